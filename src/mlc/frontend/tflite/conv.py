@@ -137,7 +137,8 @@ def requantised(ctx: Context, op: Operator, sums: Value, axis: int, *, roundings
 def _hybrid(ctx: Context, op: Operator, w: Value, window: Window, groups: int) -> Value:
     """Float data, integer weights: each sample of the batch is quantised as it comes, with a zero point of its own."""
     x, bias, weights = op.input(0), op.optional(2), op.scale_of(1)
-    data, by_data = _by_sample(ctx, x, signed_only=not weights.per_channel)
+    # the depthwise kernel takes one scale for the only channel it has as a scale by channel
+    data, by_data = _by_sample(ctx, x, signed_only=op.name == "CONV_2D" and not weights.per_channel)
     sums = cast(ctx, convolve(ctx, data, w, None, window, groups), f32)
     # in the order of the kernels, which only convolutions with scales by channel multiply one after the other
     by_channel = per_channel(ctx, weights.scale, 4, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
@@ -15,6 +16,7 @@ from mlc.frontend.tflite.quant import (
     centred,
     dequantised,
     finished,
+    power_of_two,
     quantised,
     round_away,
     scale_of,
@@ -23,7 +25,7 @@ from mlc.frontend.tflite.quant import (
 )
 from mlc.frontend.tflite.registry import Operator, converter
 from mlc.ir.graph import Value
-from mlc.ir.types import f32, i16, i32
+from mlc.ir.types import f32, i8, i16, i32, u8
 
 _UNARY = {"CEIL": "ceil", "FLOOR": "floor", "ROUND": "round", "LOGICAL_NOT": "not", "SIGN": "sign"}
 
@@ -72,8 +74,10 @@ def add(ctx: Context, op: Operator) -> list[Value]:
     first, second, out = (scale_of(q) for q in (op.scale_of(0), op.scale_of(1), op.result_scale()))
     narrow = op.dtype() is i16
     zeros = [zero_of(q) for q in (op.scale_of(0), op.scale_of(1), op.result_scale())]
-    if narrow and op.option("pot_scale_int16", True) and not any(zeros) and all(map(_power, (first, second, out))):
-        return [_powers_of_two(ctx, op, a, b, first, second, out)]
+    if narrow and op.option("pot_scale_int16", True) and not any(zeros):
+        exponents = [e for e in map(power_of_two, (first, second, out)) if e is not None]
+        if len(exponents) == 3:
+            return [_powers_of_two(ctx, op, a, b, exponents)]
     # both numbers at twice the greater scale, moved left so that nothing is lost
     places = 15 if narrow else 20
     twice = 2 * max(first, second)
@@ -86,14 +90,12 @@ def add(ctx: Context, op: Operator) -> list[Value]:
     return [finished(ctx, y, op, _activation(op))]
 
 
-def _power(scale: float) -> bool:
-    """Whether a scale is a power of two."""
-    return scale > 0 and np.frexp(np.float32(scale))[0] == 0.5
+def _powers_of_two(ctx: Context, op: Operator, a: Value, b: Value, exponents: Sequence[int]) -> Value:
+    """16-bit numbers whose scales are powers of two: one operand is shifted, the sum saturates.
 
-
-def _powers_of_two(ctx: Context, op: Operator, a: Value, b: Value, first: float, second: float, out: float) -> Value:
-    """16-bit numbers whose scales are powers of two: one operand is shifted, the sum saturates."""
-    shifts = [int(np.log2(s / out)) for s in (first, second)]
+    ``exponents`` are those of the scales of ``a``, ``b`` and the result.
+    """
+    shifts = [e - exponents[2] for e in exponents[:2]]
     if max(shifts) != 0 and min(shifts) != 0:
         raise UnsupportedError("scales of which neither operand has the result's")
     if max(shifts) > 0:
@@ -211,7 +213,7 @@ def comparison(ctx: Context, op: Operator) -> list[Value]:
     """Quantised operands are compared at a fixed-point approximation of their scales, moved left by 8 places."""
     a, b = op.input(0), op.input(1)
     sources = op.sources
-    if a.type.dtype.bits == 8 and a.type.dtype.is_int and all(s is not None and s.quantization for s in sources[:2]):
+    if a.type.dtype in (i8, u8, i16) and all(s is not None and s.quantization for s in sources[:2]):
         parts = []
         for k, x in enumerate((a, b)):
             wide = arith(ctx, "shl", centred(ctx, x, op.scale_of(k), i32), 8)

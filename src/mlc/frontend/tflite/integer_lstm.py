@@ -7,7 +7,6 @@ intermediate tensors tell.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,7 +18,7 @@ from mlc.frontend.common.recurrent import State
 from mlc.frontend.tflite.fixed16 import sigmoids, tanhs
 from mlc.frontend.tflite.fixedpoint import inverse_root
 from mlc.frontend.tflite.lstm import CELL_STATE, GATES, OUTPUT_STATE, PROJECTION, PROJECTION_BIAS, gates_of
-from mlc.frontend.tflite.quant import by_table, centred, fixed_point, scale_of, scaled, scaled_by, zero_of
+from mlc.frontend.tflite.quant import by_table, centred, fixed_point, power_of_two, scale_of, scaled, scaled_by, zero_of
 from mlc.frontend.tflite.registry import Operator
 from mlc.ir.graph import Value
 from mlc.ir.types import i8, i16, i32, i64
@@ -227,7 +226,7 @@ def _power(scale: float) -> int:
     Raises:
         UnsupportedError: it is none.
     """
-    exponent = math.log2(scale) if scale > 0 else math.nan
-    if not abs(exponent - round(exponent)) < 1e-3:
+    exponent = power_of_two(scale)
+    if exponent is None:
         raise UnsupportedError(f"a cell state at the scale {scale}, which is no power of two")
-    return round(exponent)
+    return exponent

@@ -25,15 +25,14 @@ def reduction(ctx: Context, op: Operator) -> list[Value]:
     x = op.input(0)
     axes = _axes(ctx, op, x)
     kept = bool(op.option("keep_dims", False))
-    if not axes:
+    rescaled = op.quantised() and op.name in ("SUM", "MEAN", "REDUCE_PROD")
+    if not axes and not rescaled:
         return [x]
     if x.type.dtype is boolean:
         y = ctx.add(_FOLDS[op.name], [cast(ctx, x, i32)], axes=axes, keepdims=kept)
         return [cast(ctx, y, boolean)]
-    if op.quantised() and op.name in ("SUM", "MEAN"):
-        return [_sum(ctx, op, x, axes, kept)]
-    if op.quantised() and op.name == "REDUCE_PROD":
-        return [_product(ctx, op, x, axes, kept)]
+    if rescaled:  # also where there is nothing to reduce
+        return [(_product if op.name == "REDUCE_PROD" else _sum)(ctx, op, x, axes, kept)]
     if op.name == "MEAN" and x.type.dtype.is_int:
         total = ctx.add("reduce_sum", [x], axes=axes, keepdims=kept)
         return [arith(ctx, "div", total, prod(x.type.shape[a] for a in axes))]
@@ -50,7 +49,9 @@ def _sum(ctx: Context, op: Operator, x: Value, axes: tuple[int, ...], kept: bool
     """Sums and means of quantised numbers: added up as they are, then scaled."""
     q, out = op.scale_of(0), op.result_scale()
     count = prod(x.type.shape[a] for a in axes)
-    total = ctx.add("reduce_sum", [cast(ctx, x, i32)], axes=axes, keepdims=kept)
+    total = cast(ctx, x, i32)
+    if axes:
+        total = ctx.add("reduce_sum", [total], axes=axes, keepdims=kept)
     total = arith(ctx, "sub", total, zero_of(q) * count)
     multiplier, shift = fixed_point(scale_of(q) / scale_of(out))
     if op.name == "MEAN":

@@ -33,27 +33,26 @@ def _coordinates(op: Operator) -> str:
 
 @converter("RESIZE_NEAREST_NEIGHBOR", limits="size known at compile time")
 def resize_nearest(ctx: Context, op: Operator) -> list[Value]:
-    axes, coordinates = _axes(ctx, op), _coordinates(op)
-    tables = {a.axis: _nearest(a, coordinates) for a in axes}
+    corners, half = bool(op.option("align_corners", False)), bool(op.option("half_pixel_centers", False))
+    tables = {a.axis: _nearest(a, corners=corners, half=half) for a in _axes(ctx, op)}
     return [channels_last(ctx, nearest(ctx, channels_first(ctx, op.input(0)), tables))]
 
 
-def _nearest(a: Axis, coordinates: str) -> np.ndarray:
-    """Where every output position reads, in single precision like the kernel."""
-    places = np.arange(a.out, dtype=np.float32)
-    if coordinates == "align_corners" and a.out > 1:
+def _nearest(a: Axis, *, corners: bool, half: bool) -> np.ndarray:
+    """Where every output position reads, in single precision like the kernel, which takes both options together."""
+    scale = np.float32(a.extent) / np.float32(a.out)
+    if corners and a.out > 1:
         scale = np.float32(a.extent - 1) / np.float32(a.out - 1)
-        found = np.floor(places * scale + np.float32(0.5))
-    else:
-        offset = np.float32(0.5) if coordinates == "half_pixel" else np.float32(0)
-        scale = np.float32(a.extent) / np.float32(a.out)
-        found = np.floor((places + offset) * scale)
+    places = (np.arange(a.out, dtype=np.float32) + np.float32(0.5 if half else 0)) * scale
+    found = np.floor(places + np.float32(0.5) if corners else places)
     return np.clip(found, 0, a.extent - 1).astype(np.int32)
 
 
 @converter("RESIZE_BILINEAR", limits="size known at compile time")
 def resize_bilinear(ctx: Context, op: Operator) -> list[Value]:
     axes, coordinates = _axes(ctx, op), _coordinates(op)
+    if op.option("align_corners", False) and op.option("half_pixel_centers", False):
+        raise ImportModelError("aligned corners with centers at half pixels")
     return [channels_last(ctx, _bilinear(ctx, op, channels_first(ctx, op.input(0)), axes, coordinates))]
 
 

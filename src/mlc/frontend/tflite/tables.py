@@ -5,14 +5,13 @@ All 65,536 results are worked out here, so that what runs is one look-up.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 
 from mlc.errors import UnsupportedError
 from mlc.frontend.tflite.model import Quantization
-from mlc.frontend.tflite.quant import scale_of, zero_of
+from mlc.frontend.tflite.quant import power_of_two, scale_of, zero_of
 
 Array = np.ndarray
 
@@ -84,10 +83,9 @@ def _at_table_scale(q: Quantization, most_places: int) -> Array:
     if zero_of(q) != 0:
         raise UnsupportedError("16-bit numbers with a zero point")
     scale = scale_of(q)
-    fraction, exponent = math.frexp(scale)
-    left = 12 + exponent - 1
-    if fraction == 0.5 and 0 <= left <= most_places:
-        return _ALL * (3 << left)
+    exponent = power_of_two(scale)
+    if exponent is not None and 0 <= 12 + exponent <= most_places:
+        return _ALL * (3 << (12 + exponent))
     multiplier, places = scale * 4096.0 * 3.0, 0
     while multiplier <= 32767.0 / 2.0 and places <= 30:
         places, multiplier = places + 1, multiplier * 2.0

@@ -7,7 +7,7 @@ import pytest
 
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.common.problems import UnsupportedModelError
-from tests.unit.frontend.tflite.writer import T, const, imported, one, same
+from tests.unit.frontend.tflite.writer import T, const, imported, one, ours, same
 
 
 @pytest.fixture
@@ -90,6 +90,14 @@ def test_dynamic_range(rng, asymmetric):
     facts = {**facts, "StrideH": 1, "DepthMultiplier": 2}
     operands = [image, filters, const(normal(rng, 6))]
     same(one("DEPTHWISE_CONV_2D", operands, [T((2, 6, 5, 6))], "DepthwiseConv2DOptions", version=6, **facts), rtol=1e-5)
+
+
+def test_dynamic_range_of_a_depthwise_convolution_over_one_channel(rng):
+    """Its one scale counts as one by channel: the data has a zero point."""
+    filters = const(rng.integers(-127, 128, (1, 3, 3, 1)), np.int8, scale=0.013, axis=3)
+    facts = {"StrideW": 1, "StrideH": 1, "DilationWFactor": 1, "DilationHFactor": 1, "DepthMultiplier": 1}
+    operands = [normal(rng, 2, 6, 5, 1) + np.float32(1), filters, const(normal(rng, 1))]
+    same(one("DEPTHWISE_CONV_2D", operands, [T((2, 6, 5, 1))], "DepthwiseConv2DOptions", version=6, **facts), rtol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [0.013, [0.011, 0.012, 0.013, 0.014, 0.015, 0.016]])
@@ -252,6 +260,16 @@ def test_resizing(rng, corners, size):
     out = [T((2, *size, 3))]
     same(one("RESIZE_BILINEAR", operands, out, "ResizeBilinearOptions", version=3, **facts), rtol=1e-5)
     same(one("RESIZE_NEAREST_NEIGHBOR", operands, out, "ResizeNearestNeighborOptions", version=3, **facts))
+
+
+@pytest.mark.parametrize("size", [(10, 14), (13, 7), (1, 1), (5, 2)])
+def test_nearest_neighbours_between_corners_at_half_pixels(rng, size):
+    """Options that TensorFlow does not combine, the kernel does; bilinear ones are refused by both."""
+    facts = {"AlignCorners": True, "HalfPixelCenters": True}
+    operands, out = [normal(rng, 2, 5, 7, 3), const(size, np.int32)], [T((2, *size, 3))]
+    same(one("RESIZE_NEAREST_NEIGHBOR", operands, out, "ResizeNearestNeighborOptions", version=3, **facts))
+    with pytest.raises(ImportModelError, match="aligned corners with centers at half pixels"):
+        ours(*one("RESIZE_BILINEAR", operands, out, "ResizeBilinearOptions", version=3, **facts))
 
 
 def test_what_does_not_fit_is_refused(rng):

@@ -299,6 +299,14 @@ def test_reductions(rng, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_means_and_products_over_no_axes_are_rescaled(rng, kind):
+    x, none, facts = data(rng, kind, (2, 3)), const(np.zeros(0), np.int32), {"version": 2}
+    for name in ("MEAN",) if kind == "uint8" else ("MEAN", "REDUCE_PROD"):
+        same(one(name, [x, none], [result(kind, (2, 3), 0.9)], "ReducerOptions", **facts))
+    same(one("SUM", [x, none], [result(kind, (2, 3), 0.9)], "ReducerOptions", **facts), steps=1, reference=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_sums(rng, kind):
     """Of the usual kernels, which round once: the reference ones of int8 and int16 give what memory happens to hold."""
     x = data(rng, kind, (2, 5, 3, 4))
@@ -378,6 +386,32 @@ def test_comparisons(rng, kind):
     operands = [data(rng, kind, (700,)), data(rng, kind, (700,), 0.06)]
     for name in ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"):
         same(one(name, operands, [T((700,), "bool")], version=2))
+
+
+def test_equality_of_16_bits_is_that_of_what_they_stand_for(rng):
+    """Of different scales: stored numbers that are equal stand for different ones, and the other way around."""
+    a, b = data(rng, "int16", (3, 700), 0.01), data(rng, "int16", (3, 700), 0.02)
+    a[1][1] = a[1][0]
+    b[1][0] = np.round(a[1][0] / 2)
+    b[1][1] = a[1][1]
+    for name in ("EQUAL", "NOT_EQUAL"):
+        same(one(name, [a, b], [T((3, 700), "bool")], version=4))
+
+
+@pytest.mark.parametrize("scale", [0.00048856, 0.00024414, 0.00024438, 0.000489, 1 / 2048, 1 / 4096])
+def test_scales_of_16_bits_that_are_nearly_a_power_of_two(scale):
+    x = T((65536,), "int16", scale=scale), np.arange(-32768, 32768).astype(np.int16)
+    for name in ("LOGISTIC", "TANH"):
+        same(one(name, [x], [T((65536,), "int16", scale=1 / 32768)], version=3))
+
+
+@pytest.mark.parametrize("scale", [0.0002442, 0.000244, 1 / 4096])
+def test_sums_of_16_bits_of_nearly_powers_of_two(rng, scale):
+    types = [T((500,), "int16", scale=s) for s in (scale, 1 / 8192, 1 / 4096)]
+    operands = [(t, rng.integers(-32768, 32768, 500).astype(np.int16)) for t in types[:2]]
+    for name, table in (("ADD", "AddOptions"), ("SUB", "SubOptions")):
+        for shifted in (True, False):
+            same(one(name, operands, types[2:], table, version=3, PotScaleInt16=shifted))
 
 
 def test_rest_of_int8(rng):
