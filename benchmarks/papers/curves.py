@@ -36,6 +36,7 @@ class Figure:
         trials: of each search.
         batch: configurations that are proposed together.
         seeds: searches of each method.
+        good: part of the best speed that counts as found.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Figure:
     trials: int = 400
     batch: int = 16
     seeds: int = 5
+    good: float = GOOD
 
     @property
     def labels(self) -> list[str]:
@@ -72,10 +74,10 @@ class Curve:
     reached: tuple[float, ...]
 
     @classmethod
-    def of(cls, runs: Sequence[np.ndarray], trials: int, best: float) -> Curve:
-        """That of some searches; one that came to the end of its space stays where it was."""
+    def of(cls, runs: Sequence[np.ndarray], trials: int, good: float) -> Curve:
+        """That of some searches until a good speed; one that came to the end of its space stays where it was."""
         padded = np.stack([np.concatenate([r, np.full(trials - len(r), r[-1])]) for r in runs])
-        return cls(padded.mean(axis=0), padded.std(axis=0), tuple(trials_until(r, GOOD * best) for r in runs))
+        return cls(padded.mean(axis=0), padded.std(axis=0), tuple(trials_until(r, good) for r in runs))
 
     @property
     def median(self) -> float:
@@ -99,7 +101,7 @@ def measure(figure: Figure, processes: int, folder: Path = FOLDER) -> Curves:
     found: Curves = {panel: {} for panel in figure.panels}
     for k, (panel, w, label, _) in enumerate(keys):
         mine = runs[k * figure.seeds : (k + 1) * figure.seeds]
-        found[panel][label] = Curve.of(mine, figure.trials, replay_of(w, folder).best)
+        found[panel][label] = Curve.of(mine, figure.trials, figure.good * replay_of(w, folder).best)
     return found
 
 
@@ -113,11 +115,19 @@ def markdown(figure: Figure, curves: Curves, about: Mapping[str, str], picture: 
         for label, curve in found.items():
             speed = f"{curve.mean[-1]:.1f} ±{curve.deviation[-1]:.1f}"
             rows.append((panel, label, _trials(curve.median), speed, f"{100 * curve.mean[-1] / best:.0f}"))
-    headings = ("space", "search", f"trials to {GOOD:.0%}", f"GFLOP/s after {figure.trials}", "% of the best known")
-    lines += [*table(headings, rows, left=2), ""]
+    reached, after = f"trials to {figure.good:.0%}", f"GFLOP/s after {figure.trials}"
+    headings = ("space", "search", reached, after, "% of the best known")
+    lines += [*table(headings, rows, left=2), "", _landscape(figure), ""]
     if len({tuple(methods) for _, methods in figure.panels.values()}) == 1:
         lines += [*_summary(figure, curves), ""]
     return "\n".join([*lines, figure.remarks.strip()]) + "\n"
+
+
+def _landscape(figure: Figure) -> str:
+    """How many configurations are good enough: in flat spaces random draws find some as soon as any search."""
+    replays = {name: replay_of(name) for name, _ in figure.panels.values()}
+    shares = ", ".join(f"{n} {100 * (r.speeds >= figure.good * r.best).mean():.1f} %" for n, r in replays.items())
+    return f"Configurations that are within {1 - figure.good:.0%} of the best: {shares}."
 
 
 def _summary(figure: Figure, curves: Curves) -> list[str]:
@@ -129,7 +139,7 @@ def _summary(figure: Figure, curves: Curves) -> list[str]:
         parts = [found[label].mean[early - 1] / _table(figure, panel).best for panel, found in curves.items()]
         mean = geometric_mean(medians) if all(map(math.isfinite, medians)) else math.inf
         rows.append((label, _trials(mean), f"{100 * geometric_mean(parts):.1f}"))
-    return table(("all spaces", f"trials to {GOOD:.0%}", f"% of the best after {early}"), rows, left=1)
+    return table(("all spaces", f"trials to {figure.good:.0%}", f"% of the best after {early}"), rows, left=1)
 
 
 def _trials(value: float) -> str:
@@ -142,7 +152,7 @@ def _table(figure: Figure, panel: str) -> Replay:
 
 def as_json(figure: Figure, curves: Curves, about: Mapping[str, str]) -> dict[str, Any]:
     """The same for programs; every fourth trial."""
-    plan = {"trials": figure.trials, "batch": figure.batch, "seeds": figure.seeds, "good": GOOD}
+    plan = {"trials": figure.trials, "batch": figure.batch, "seeds": figure.seeds, "good": figure.good}
     results = {}
     for panel, found in curves.items():
         replay = _table(figure, panel)
@@ -176,9 +186,17 @@ def draw(figure: Figure, curves: Curves, file: Path) -> None:
 
 
 def about_tables(workloads: Sequence[str]) -> dict[str, str]:
-    """The machine that the tables are of, and when they were measured."""
+    """The machines that the tables are of, and when they were measured."""
     tables = [replay_of(w).table for w in dict.fromkeys(workloads)]
-    about = {k: v for k, v in tables[0].about.items() if k not in ("date", "load")}
+    about: dict[str, str] = {}
+    for key in tables[0].about:
+        if key in ("date", "load"):
+            continue
+        values = dict.fromkeys(t.about[key] for t in tables)
+        about[key] = next(iter(values))
+        if len(values) > 1:
+            names = {v: ", ".join(t.name for t in tables if t.about[key] == v) for v in values}
+            about[key] = "; ".join(f"{v} ({names[v]})" for v in values)
     about["tables"] = ", ".join(f"{t.name} ({len(t.number)} configurations)" for t in tables)
     about["measured"] = f"{min(t.about['date'] for t in tables)} to {max(t.about['date'] for t in tables)}, one thread"
     return about

@@ -32,7 +32,7 @@ from mlc.tuning.options import TuneOptions
 
 NAME = "explorers"
 # Every measured table but C3 and C4, small samples that only serve as sources of transfer.
-SPACES = ("C1", "C2", "C5", "C6", "C7", "C8", "C9", "C12", "W2")
+SPACES = ("C1", "C2", "C5", "C6", "C7", "C8", "C9", "C12", "W2", "C2-loops", "C12-loops")
 SPACES += ("MM1", "MM2", "MM3", "BMM1", "BMM2", "BMM3", "Matmul-1024")
 EXPLORERS = ("random", "genetic", "gbfs", "na2c", "opevo", "descent", "annealing", "guided")
 SEEDS, BATCH = 10, 16

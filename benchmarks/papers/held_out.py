@@ -261,8 +261,9 @@ def _trials(searches: Sequence[Search], part: float) -> list[str]:
     rows.append(("geometric mean", *(f"{m:.1f}" for m in mean.values())))
     rows.append(("over random", *(f"{m / mean['random']:.2f}" for m in mean.values())))
     text = [
-        f"Medians over {SEEDS} seeds, batches of {TuneOptions().batch}, from the default on. A median beyond {TRIALS}",
-        f"trials ({POOL} of random draws) counts as that in the mean, which is a lower bound then.",
+        f"Medians over {SEEDS} seeds, from the default on, in batches of {TuneOptions().batch}, or of fewer where an",
+        f"explorer would rather learn from those first. A median beyond {TRIALS} trials ({POOL} of random draws)",
+        "counts as that in the mean, which is a lower bound then.",
     ]
     return [f"## Trials to {part:.0%} of the best", "", *table(("workload", *mean), rows, left=1), "", *text, ""]
 

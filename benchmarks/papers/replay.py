@@ -30,8 +30,6 @@ from mlc.tuning.base import CostModel, Explorer
 from mlc.tuning.explorers import get_explorer
 from mlc.tuning.models.gbt import GradientBoosting
 
-# Tables are of this processor; what features say of loops depends on the target.
-TARGET = "x86 -mcpu=znver3"
 GOOD = 0.95  # part of the best speed that counts as found
 
 Features = Callable[[Setting, np.ndarray], np.ndarray]
@@ -206,7 +204,8 @@ def trials_until(curve: np.ndarray, speed: float) -> float:
 @cache
 def replay_of(name: str, folder: Path = FOLDER) -> Replay:
     """The table of a workload, read once a process."""
-    return Replay(Setting(WORKLOADS[name], get_target(TARGET)), Table.load(name, folder))
+    work = WORKLOADS[name]
+    return Replay(Setting(work, get_target(work.processor)), Table.load(name, folder))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from benchmarks.zoo.operators import CONVOLUTIONS
 from mlc.errors import UsageError
 from mlc.ir.graph import Builder, Graph, Value
 from mlc.ir.types import TensorType, f32
-from mlc.lower.knobs import Categorical, Discrete, Factors, Knob, Space
+from mlc.lower.knobs import Categorical, Discrete, Knob, Space
 from mlc.lower.knobs import Value as Choice
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
@@ -29,18 +29,11 @@ from mlc.tuning.task import Task, tasks_of
 DISABLED = ("winograd",)
 
 
-@dataclass(frozen=True)
-class AtMost:
-    """Limits of factors by position from the end: those factorisations of a knob stay that respect them all."""
-
-    limits: tuple[tuple[int, int], ...]
-
-
 class Untuned:
     """The value that a knob has untuned stays, and no other."""
 
 
-Kept = Sequence[Choice] | AtMost | Untuned
+Kept = Sequence[Choice] | Untuned
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ class Workload:
         kept: values that stay, by knob; a knob that is not named keeps all of them.
         untuned: knobs that keep their untuned value, where the template has them.
         disabled: passes left out.
-        template: that is asked for, where it is not the one that fits.
+        processor: of its table, as a target; defaults and features of another one are others.
     """
 
     name: str
@@ -63,12 +56,12 @@ class Workload:
     kept: Mapping[str, Kept] = field(default_factory=dict)
     untuned: Collection[str] = ()
     disabled: tuple[str, ...] = DISABLED
-    template: str | None = None
+    processor: str = "x86 -mcpu=znver3"
 
     def task(self, target: Target) -> Task:
         """The operator's task."""
         options = CompileOptions(self.name, "onnx", "", disabled_passes=self.disabled)
-        return tasks_of(self.graph(), target, options, Observer(), template=self.template)[-1]
+        return tasks_of(self.graph(), target, options, Observer())[-1]
 
 
 class Subspace:
@@ -92,7 +85,7 @@ class Subspace:
         self.whole = whole
         self._values = [_indices(k, kept.get(k.name), whole.default[k.name]) for k in whole.knobs]
         free = [(k, at) for k, at in zip(whole.knobs, self._values, strict=True) if len(at) > 1]
-        knobs = tuple(_restricted(k, at, kept.get(k.name)) for k, at in free)
+        knobs = tuple(_restricted(k, at) for k, at in free)
         default = {k.name: _nearest(k, at, whole.default[k.name]) for k, at in free}
         self.space = Space(knobs, default)
 
@@ -118,8 +111,6 @@ def _indices(knob: Knob, kept: Kept | None, untuned: Choice) -> list[int]:
         return list(range(len(knob.values)))
     if isinstance(kept, Untuned):
         kept = (untuned,)
-    if isinstance(kept, AtMost):
-        kept = _limited(knob, kept).values
     values = list(knob.values)
     absent = [value for value in kept if value not in values]
     if absent:
@@ -127,20 +118,10 @@ def _indices(knob: Knob, kept: Kept | None, untuned: Choice) -> list[int]:
     return sorted(map(values.index, kept))
 
 
-def _limited(knob: Knob, kept: AtMost) -> Factors:
-    assert isinstance(knob, Factors), knob.name
-    limits = dict(knob.most)
-    for place, most in kept.limits:
-        limits[place] = min(most, limits.get(place, most))
-    return replace(knob, most=tuple(sorted(limits.items())))
-
-
-def _restricted(knob: Knob, at: Sequence[int], kept: Kept | None) -> Knob:
+def _restricted(knob: Knob, at: Sequence[int]) -> Knob:
     """The knob with some of its values."""
     if len(at) == len(knob.values):
         return knob
-    if isinstance(kept, AtMost):
-        return _limited(knob, kept)
     values = tuple(knob.values[k] for k in at)
     if isinstance(knob, (Discrete, Categorical)):
         return replace(knob, values=values)
@@ -223,7 +204,7 @@ def matmul(rows: int, inner: int, columns: int) -> Graph:
 
 
 def einsum(equation: str, *shapes: tuple[int, ...]) -> Graph:
-    """A product that no template knows but the one derived from any expression."""
+    """A product of two inputs."""
     g = Builder("einsum")
     inputs = [g.input(f"x{k}", TensorType(shape, f32)) for k, shape in enumerate(shapes)]
     (y,) = g.add(get("einsum"), inputs, {"equation": equation}, names=["y"])
@@ -254,31 +235,29 @@ def _matmul(name: str, rows: int, inner: int, columns: int) -> Workload:
     return Workload(name, f"product {rows}x{inner}x{columns}", partial(matmul, rows, inner, columns), untuned=_ORDERS)
 
 
-def _factored(name: str, equation: str, shapes: Sequence[tuple[int, ...]], **kept: Kept) -> Workload:
-    """Factorisations alone, as in OpEvo B.1: sums stay in registers, order and threads' share are fixed."""
+def _looped(name: str, **kept: Kept) -> Workload:
+    """A convolution: factors of its depth, orders of terms and of loops, and how many of these threads share."""
+    _, edge, inner, outer, kernel, stride = next(row for row in CONVOLUTIONS if row[0] == name)
+    text = f"convolution {edge}x{edge}, {inner} -> {outer}, {kernel}x{kernel}, stride {stride}"
+    graph = partial(convolution, edge, inner, outer, kernel, stride)
+    some: dict[str, Kept] = {"vectors": (1, 2, 4), "rows": (4, 7, 14), "panels": (1, 2), "shared": (0, 2)}
+    still = ("flat", "blocks", "order", "chunk", "steps", "prefetch")
+    return Workload(f"{name}-loops", text, graph, {**some, **kept}, still, processor=_ZEN5)
+
+
+def _product(name: str, equation: str, shapes: Sequence[tuple[int, ...]], **kept: Kept) -> Workload:
+    """Register tiles, factors of the sum's depth, the order of the loops, and how many tiles go together."""
     sizes = " and ".join("x".join(map(str, shape)) for shape in shapes)
-    axes = len(equation.split("->")[1])
-    fixed: dict[str, Kept] = {
-        "vector": (axes - 1,),
-        "order": ((*(f"data{k}" for k in range(axes)), "reduce0"),),
-        "shared": (1,),
-        "sums": ("register",),
-        "unroll": (16,),
-    }
-    text = f"einsum {equation} of {sizes}, under the template derived from its expression"
-    return Workload(name, text, lambda: einsum(equation, *shapes), {**fixed, **kept}, (), template="master")
+    text = f"einsum {equation} of {sizes}"
+    still = ("order", "steps", "prefetch")
+    return Workload(name, text, lambda: einsum(equation, *shapes), {**_TILES, **kept}, still, processor=_ZEN5)
 
 
+_ZEN5 = "x86 -mcpu=znver5"
 _FEW = (1, 2, 4, 7, 14, 28)
 _STEPS: dict[str, Kept] = {"steps": (1, 4)}
-_BATCH: dict[str, Kept] = {
-    "tile0": AtMost(((-1, 1), (-2, 3))),
-    "tile1": AtMost(((-1, 8), (-2, 2))),
-    "tile2": AtMost(((-2, 2),)),
-    "reduce0": AtMost(((-1, 16),)),
-}
-_ROWS, _COLUMNS, _INNER = AtMost(((-1, 8), (-2, 8))), AtMost(((-2, 8),)), AtMost(((-1, 16),))
-_FEW_ROWS, _FEW_COLUMNS = AtMost(((-1, 8), (-2, 4))), AtMost(((-2, 4),))
+_TILES: dict[str, Kept] = {"vectors": (1, 2, 4), "rows": (2, 4, 6, 8, 12, 14), "panels": (1, 2, 4), "tiles": (1, 2, 4)}
+_BATCH: dict[str, Kept] = {"vectors": (1, 2), "panels": (1, 2), "steps": (1, 4)}
 
 # Matrices of OpEvo's B.1 have an eighth of the edges, those of B.2 a half, and 24 of them stand for 960: so that
 # thousands of configurations can be measured.
@@ -298,11 +277,13 @@ WORKLOADS = {
         _winograd("C2"),
         _winograd("C9"),
         _matmul("Matmul-1024", 1024, 1024, 1024),
-        _factored("MM1", "ij,jk->ik", ((64, 128), (128, 128)), tile0=_ROWS, tile1=_COLUMNS, reduce0=_INNER),
-        _factored("MM2", "ij,jk->ik", ((64, 128), (128, 512)), tile0=_FEW_ROWS, tile1=_FEW_COLUMNS, reduce0=_INNER),
-        _factored("MM3", "ij,jk->ik", ((64, 512), (512, 128)), tile0=_FEW_ROWS, tile1=_FEW_COLUMNS, reduce0=_INNER),
-        _factored("BMM1", "bij,bjk->bik", ((24, 64, 64), (24, 64, 32)), **_BATCH),
-        _factored("BMM2", "bji,bjk->bik", ((24, 64, 64), (24, 64, 32)), **_BATCH),
-        _factored("BMM3", "bij,bkj->bik", ((24, 64, 32), (24, 64, 32)), **_BATCH),
+        _looped("C2"),
+        _looped("C12", vectors=(1, 2, 4, 8), rows=(1, 2, 4, 7, 14), chunk=(0, 16, 64), shared=Untuned()),
+        _product("MM1", "ij,jk->ik", ((64, 128), (128, 128))),
+        _product("MM2", "ij,jk->ik", ((64, 128), (128, 512))),
+        _product("MM3", "ij,jk->ik", ((64, 512), (512, 128))),
+        _product("BMM1", "bij,bjk->bik", ((24, 64, 64), (24, 64, 32)), **_BATCH),
+        _product("BMM2", "bji,bjk->bik", ((24, 64, 64), (24, 64, 32)), **_BATCH),
+        _product("BMM3", "bij,bkj->bik", ((24, 64, 32), (24, 64, 32)), **_BATCH),
     )
 }
