@@ -18,7 +18,7 @@ from typing import Any
 
 import mlc
 from benchmarks.papers.alt import arguments, go_on, write
-from benchmarks.papers.alt_limits import multiply_adds
+from benchmarks.papers.alt_limits import layer_seconds, multiply_adds
 from benchmarks.papers.alt_peers import NAMES, seconds_of_model
 from benchmarks.stats import geometric_mean
 from benchmarks.zoo import build
@@ -88,6 +88,7 @@ def measured(
         found["peers"] = seconds_of_model(path, feeds)
         found["multiply_adds"] = multiply_adds(model.graph)
         found["peak"] = get_target(target).bench().open(1).peak()
+        found["layer_seconds"] = layer_seconds(model.graph, found["peak"], target)
     else:
         found["search_seconds"] = seconds
     path.unlink()
@@ -138,6 +139,8 @@ def run(name: str, title: str, remarks: str, variants: Mapping[str, Variant], ba
         others = row.get("peers", {})
         listed += [f"{1e3 * others[engine]:.3f}" if others else "" for engine in NAMES]
         listed.append(f"{2e3 * row['multiply_adds'] / row['peak']:.3f}" if "peak" in row else "")
+        limit = row.get("layer_seconds")
+        listed.append(f"{1e3 * limit:.3f} {limit / of['untuned']:.0%}" if limit else "")
         table.append((row["case"], str(row["trials"]), *listed))
     bars = {
         r["case"]: {v: r["seconds"][base] / s for v, s in r["seconds"].items()} for r in rows if base in r["seconds"]
@@ -149,6 +152,7 @@ def run(name: str, title: str, remarks: str, variants: Mapping[str, Variant], ba
         "trials",
         *(f"{v} ms" for v in ("untuned", *variants, SHIPPED, *NAMES)),
         "direct limit ms",
+        "limit by layer ms, and of it untuned",
     )
     last = f"Times as fast as {base}, geometric means: {last}."
     beside = [r for r in rows if r.get("peers")]

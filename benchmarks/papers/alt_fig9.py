@@ -4,9 +4,10 @@ Operators stand as in a network: whatever reads their result takes any layout, a
 otherwise is converted by the operator itself, in its time. The paper's numbers of channels and batches are drawn again
 (its text does not tell all ranges). Both searches are by the explorer ``guided``; the best of each and the untuned one
 take turns in the end. Trials are kept beside the result, and a run that was stopped goes on. ``--again`` repeats both
-searches' last decision and that comparison, and measures the row's limit and other engines, so that only these seconds
-need a machine at rest; ``--alone`` says that all of a row is measured on such a machine. ``--count`` has cachegrind
-count what the kernels of findings do, and the cost model say from their loops what bounds them on this processor.
+searches' last decision and that comparison, and measures the row's limit and other engines, unless these are known, so
+that only these seconds need a machine at rest; ``--alone`` says that all of a row is measured on such a machine.
+``--count`` has cachegrind count what the kernels of findings do, and the cost model say from their loops what bounds
+them on this processor.
 """
 
 from __future__ import annotations
@@ -232,7 +233,7 @@ def row_of(
         "layouts": found.layouts, "multiply_adds": multiply_adds(case.graph), "bytes": bytes_of(case.graph),
         "whole": _whole(case, target),
         "peak": peak, "stream_seconds": moved, "alone": alone,
-        "peers": seconds_of_peers(case.graph, folder) if alone else {},
+        "peers": (before or {}).get("peers") or (seconds_of_peers(case.graph, folder) if alone else {}),
         "padded": {name: padded(task, target, found.best.get(name, task.space.default)) for name in ("untuned", "ALT")},
         "config": dict(found.best.get("ALT", {})),
     }  # fmt: skip

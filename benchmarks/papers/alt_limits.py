@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from math import prod
+from math import exp, log, prod
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,11 @@ def multiply_adds(graph: Graph) -> int:
     >>> multiply_adds(convolution(2, 3, 5, 3, pad=1)), 2 * 3 * (5 * 3 - 2) ** 2
     (1014, 1014)
     """
-    return sum(_multiply_adds(n) for n in graph.nodes if n.op in (get("conv"), get("conv_transpose"), get("matmul")))
+    return sum(map(_multiply_adds, _counted(graph)))
+
+
+def _counted(graph: Graph) -> list[Node]:
+    return [n for n in graph.nodes if n.op in (get("conv"), get("conv_transpose"), get("matmul"))]
 
 
 def _multiply_adds(node: Node) -> int:
@@ -74,7 +78,7 @@ def whole_vectors(graph: Graph, lanes: int) -> dict[str, int]:
     >>> whole_vectors(convolution(2, 16, 14, 1), 16), whole_vectors(convolution(1, 3, 4, 3, pad=1), 16)["rows"]
     ({'channels': 6272, 'rows': 7168, 'pixels': 6656}, 1440)
     """
-    (node,) = (n for n in graph.nodes if n.op in (get("conv"), get("conv_transpose"), get("matmul")))
+    (node,) = _counted(graph)
     x, w, y = (v.type.shape for v in (*node.inputs[:2], node.outputs[0]))
     if node.op is get("matmul"):
         return {"columns": prod(y[:-1]) * -(-y[-1] // lanes) * lanes * x[-1]}
@@ -119,6 +123,22 @@ def bytes_of(graph: Graph) -> int:
 def stream_seconds(nbytes: int, target: str) -> float:
     """What a core takes to read and write so many bytes together through a rectifier, without the call itself."""
     return max(_seconds(_stream(nbytes), target) - _seconds(_stream(64), target), 1e-9)
+
+
+def layer_seconds(graph: Graph, peak: float, target: str) -> float:
+    """What a core takes for a network's convolutions and products if each is at its own limit.
+
+    That is the longer of its multiply-adds and of a stream of as many bytes, to a twentieth of their number.
+    """
+    streams: dict[int, float] = {}
+    total = 0.0
+    for node in _counted(graph):
+        moved = sum(v.type.nbytes for v in (*node.inputs[:2], node.outputs[0]))
+        size = round(20 * log(max(1, moved)))  # a step is a twentieth
+        if size not in streams:
+            streams[size] = stream_seconds(round(exp(size / 20)), target)
+        total += max(2 * _multiply_adds(node) / peak, streams[size])
+    return total
 
 
 def _stream(nbytes: int) -> Graph:
