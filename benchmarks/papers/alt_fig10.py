@@ -50,14 +50,17 @@ class Variant:
 VARIANTS = {"ALT-OL": Variant(0), "ALT-WP": Variant(1, apart=True), "ALT": Variant(1)}
 REMARKS = """
 The paper's budget is 20,000 trials a network, 12 to 16 hours; what is kept here has the budget that the table says,
-which is a first look at each kernel; searches ran beside other work, and what was found was timed in turns with
-nothing else running, on one thread. Untuned, this compiler lays blocks of channels out by rules already, which ALT-OL
-keeps, and computes convolutions of 3 by 3 taps by Winograd's algorithm where that is faster, which ALT has not: so do
-all variants, and only the other operators have layouts to search. ALT-WP leaves the pass `fuse` out. Kernels that lose
-in the whole model go back to untuned, as by `mlc tune`. *As shipped* is what a user gets without any search, by the
+which is a first look at each kernel; searches ran beside other work, and what was found was timed in turns with nothing
+else running, on one thread. Untuned, this compiler lays blocks of channels out by rules already, which ALT-OL keeps,
+and computes convolutions of 3 by 3 taps by Winograd's algorithm where that is faster, which ALT has not: so do all
+variants, and only the other operators have layouts to search. ALT-WP leaves the pass `fuse` out. Kernels that lose in
+the whole model go back to untuned, as by `mlc tune`. *As shipped* is what a user gets without any search, by the
 records that come along. *Direct limit* is the time in which a core does the network's multiply-adds (those of its
-convolutions as they are written, without borders) as fast as it was seen to; Winograd's algorithm needs fewer. Other
-engines are called through Python. Models are those of the zoo, with random weights.
+convolutions as they are written, without borders) as fast as it was seen to; Winograd's algorithm needs fewer. *Limit
+by layer* is the sum over these layers of what each takes at least, to multiply and add or to stream its operands and
+result through a rectifier, whichever is longer, and the share of it that untuned code reaches (more than all where
+Winograd's algorithm computes most): what a search may find is at most the rest. Other engines are called through
+Python. Models are those of the zoo, with random weights.
 """
 
 
