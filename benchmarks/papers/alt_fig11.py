@@ -38,7 +38,8 @@ FORCED = 4  # layouts of the second convolution that are tried with an input tha
 REMARKS = """
 Both convolutions are measured as operators, and their times added up; what one converts is in its own time. The paper
 compares with Ansor, here ALT-OL stands for that. Under ALT-FP the layouts of the second convolution other than its
-input's are some random ones with a part of the trials each, since its joint search has no input that is given.
+input's are some random ones with a part of the trials each, since its joint search has no input that is given. Subgraph
+1 was timed with nothing else running, subgraph 2 at the end of its searches, beside other work.
 """
 
 

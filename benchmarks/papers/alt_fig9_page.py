@@ -92,6 +92,9 @@ def _summary(rows: Sequence[Row]) -> list[str]:
     text = f"Geometric mean of {len(ratios)}: {geometric_mean(ratios):.3f}"
     lines = [f"{text}; least {min(ratios):.2f}, most {max(ratios):.2f}.", "", f"By operator: {', '.join(by_operator)}."]
     lines += [line for whole in (False, True) for line in ("", _near(rows, whole=whole))]
+    beside = [r["case"] for r in rows if not r.get("alone")]
+    if beside:
+        lines += ["", f"Compared on a core of its own, beside other work: {', '.join(beside)}."]
     quiet = [r for r in rows if r.get("searched_alone")] or rows
     rates = geometric_mean([r["search_seconds"]["ALT-OL"] / r["search_seconds"]["ALT"] for r in quiet])
     lines += ["", f"Trials a second of the joint search, times those of loops only: {rates:.2f} of {len(quiet)}."]
