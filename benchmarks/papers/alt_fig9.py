@@ -305,7 +305,7 @@ def main() -> None:
         kept = folder / f"{case.name}.json"
         before = json.loads(kept.read_text()) if kept.exists() else None
         done = before is not None and before["trials"] >= given.trials
-        if done != given.again or (before is not None and before.get("alone")):
+        if done != given.again or (given.again and before is not None and before.get("alone")):
             continue
         if time.monotonic() - begun > given.seconds:
             break

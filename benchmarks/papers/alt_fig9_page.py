@@ -25,9 +25,10 @@ and of the joint search. Vectors are whole, so no kernel reaches the first where
 or where a vector reaches over the border: the limit *in whole vectors* counts the multiply-adds of the best of three
 ways to fill them, with channels (of a group's results; what is in the border is passed over), with pixels of a row, or
 with pixels of all images, copied next to each other for each tap. *Results computed* are those of padded blocks, too,
-as multiples of the operator's. Searches have the budgets that the table says, of the paper's 1,000. Those of
-100 trials ran on a core of their own, beside other work on the other core; the others, the comparison of all three (the
-least of three for most rows), and other engines ran with nothing else on the machine.
+as multiples of the operator's. Searches have the budgets that the table says, of the paper's 1,000: 100 trials where a
+row is far from its limit, 200 where the joint one had fallen behind with fewer. These ran on a core of their own,
+beside other work on the other core; those of 24, the comparison of all three (the least of three for most rows), and
+other engines ran with nothing else on the machine.
 Engines are called through Python, which takes them some microseconds; mlc's kernels are called by native code. The
 paper draws ten configurations of each operator.
 """
