@@ -193,19 +193,24 @@ class Patience:
 def take_in_turns(samples: Sequence[Sample], rule: Rule) -> list[Timing]:
     """Measures several kernels in turns, a sample each, so that whatever disturbs one disturbs all.
 
-    There are several times as many samples as the rule says, whatever they take. Calls that do not count come before
-    each, unless caches are emptied: every other turn goes backwards, so that a kernel at either end has just run, and
-    its data are in the caches, while others find them taken by their neighbours. Of equal kernels of 2 to 11 MB those
-    in the middle seemed 5 to 16 % slower (Zen 5, one thread), and with such calls 0.5 to 2 %.
+    There are several times as many samples as the rule says; fewer of kernels whose calls are so long that together
+    they would take longer than its limit for each (eight of 0.17 seconds took eight minutes). Calls that do not count
+    come before each, unless caches are emptied: every other turn goes backwards, so that a kernel at either end has
+    just run, and its data are in the caches, while others find them taken by their neighbours. Of equal kernels of 2 to
+    11 MB those in the middle seemed 5 to 16 % slower (Zen 5, one thread), and with such calls 0.5 to 2 %.
     """
     calls = [warm_up(sample, rule)[0] for sample in samples]
     ns: list[list[int]] = [[] for _ in samples]
+    spent = 0
     for turn in range(IN_TURNS * rule.samples):
+        if turn >= FEW and spent > rule.limit * len(samples) * 1e9:
+            break
         order = range(len(samples)) if turn % 2 == 0 else reversed(range(len(samples)))
         for k in order:
             if not rule.flush:
-                samples[k](math.ceil(calls[k] / LEAD_IN))
+                spent += samples[k](math.ceil(calls[k] / LEAD_IN))
             ns[k].append(samples[k](calls[k]))
+            spent += ns[k][-1]
     return [Timing(n, tuple(found)) for n, found in zip(calls, ns, strict=True)]
 
 

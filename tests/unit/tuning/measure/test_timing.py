@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mlc.tuning.measure.timing import (
+    FEW,
     IN_TURNS,
     RERUNS,
     RESTLESS,
@@ -187,6 +188,12 @@ def test_equal_kernels_in_turns_take_as_long_wherever_they_stand() -> None:
 
     seconds = [t.seconds for t in take_in_turns([kernel(k) for k in range(4)], Rule())]
     assert seconds == pytest.approx([1e-4] * 4)
+
+
+def test_turns_of_kernels_with_long_calls_end_early() -> None:
+    slow, slower = take_in_turns([steady(2e8), steady(3e8)], Rule())
+    assert len(slow.ns) == len(slower.ns) == FEW
+    assert slow.seconds < slower.seconds
 
 
 def test_a_lead_in_is_left_out_where_caches_are_emptied() -> None:
