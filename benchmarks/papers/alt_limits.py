@@ -48,20 +48,20 @@ def _multiply_adds(node: Node) -> int:
     pads, strides, dilations = (node.attrs[name] for name in ("pads", "strides", "dilations"))
     if node.op is get("conv"):
         pairs = [
-            _pairs(n, size, taps, stride, pad, step)
+            taps_inside(n, size, taps, stride, pad, step)
             for n, size, taps, stride, pad, step in zip(
                 y[2:], x[2:], w[2:], strides, pads[:half], dilations, strict=True
             )
         ]
         return x[0] * y[1] * w[1] * prod(pairs)
     pairs = [  # the same windows, from the other side
-        _pairs(size, n, taps, stride, pad, step)
+        taps_inside(size, n, taps, stride, pad, step)
         for n, size, taps, stride, pad, step in zip(y[2:], x[2:], w[2:], strides, pads[:half], dilations, strict=True)
     ]
     return x[0] * w[0] * w[1] * prod(pairs)
 
 
-def _pairs(windows: int, size: int, taps: int, stride: int, pad: int, step: int) -> int:
+def taps_inside(windows: int, size: int, taps: int, stride: int, pad: int, step: int) -> int:
     """Taps of all windows along an axis that lie inside of it."""
     return sum(0 <= k * stride - pad + t * step < size for k in range(windows) for t in range(taps))
 
