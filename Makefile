@@ -7,6 +7,8 @@ PEERS  := $(VENV)/.peers
 JOBS   ?= 2
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+# Tests start hundreds of processes, each of which would compile all that it imports where this is set.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint check bench logs conformance golden clean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -45,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for k, item in enumerate(some):
             if k not in taken:
                 item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays until the end: no collection of garbage looks at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def golden_name(test: str) -> str:
