@@ -18,9 +18,20 @@ from mlc.records.best import Found
 from mlc.records.files import read_records
 from mlc.records.measurement import Failure
 from mlc.records.record import DECIDED, encode
+from mlc.tuning import whole
 from mlc.tuning.check import Check
+from mlc.tuning.measure import MeasureOptions, Rule
 from mlc.tuning.measure.candidate import CandidateError, difference
 from mlc.tuning.options import TuneOptions
+
+HASTY = ["--repeat", "3", "--min-repeat-ms", "0.1"]  # times that say little, where they decide nothing
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole models are compared for moments: which of two is faster is not for these tests to say."""
+    monkeypatch.setattr(whole, "SECONDS", 0.2)
+    monkeypatch.setattr(whole, "ROUNDS", 3)
 
 
 @pytest.fixture
@@ -56,8 +67,9 @@ def test_tuning_from_python(model: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     loaded = mlc.load(model)
     options = TuneOptions(explorer="random", batch=4)
+    measure = MeasureOptions(rule=Rule(sample_seconds=1e-4, samples=3))
     for trials in (8, 12):  # the name stays a function once the tuner is imported
-        tuning = mlc.tune(loaded, trials=trials, options=options, threads=1, check_whole=False)
+        tuning = mlc.tune(loaded, trials=trials, options=options, measure=measure, threads=1, check_whole=False)
     assert tuning.outcome.trials == 4
     assert tuning.records.is_relative_to(tmp_path / "cache")
     assert sum(len(s.trials) for s in tuning.outcome.states) == 12
@@ -65,21 +77,8 @@ def test_tuning_from_python(model: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_tune_resume_and_compile(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tune = [
-        "-q",
-        "tune",
-        model,
-        "--threads",
-        "1",
-        "-o",
-        "r.jsonl",
-        "--seed",
-        "3",
-        "--explorer",
-        "opevo",
-        "--batch",
-        "4",
-    ]
+    tune = ["-q", "tune", model, "--threads", "1", "-o", "r.jsonl", "--seed", "3", "--explorer", "opevo", *HASTY]
+    tune += ["--batch", "4"]
     assert run([*tune, "--trials", "12", "--json", "t.json", "--report", "t.html"]) == 0
     tuned = json.loads((tmp_path / "t.json").read_text())
     assert tuned["trials"] == 12
@@ -112,7 +111,7 @@ def test_where_no_operator_has_layouts_to_choose_the_log_says_so(
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "one", ends[:1], ends[1:], [w])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), "m.onnx")
     tune = ["-q", "tune", "m.onnx", "--layouts", "--threads", "1", "--explorer", "random", "--trials", "2"]
-    assert run([*tune, "-o", "r.jsonl"]) == 0
+    assert run([*tune, *HASTY, "-o", "r.jsonl"]) == 0
     assert "no operator here has layouts to choose" in caplog.text
 
 
@@ -130,7 +129,7 @@ def test_layouts_are_tuned_recorded_and_compiled(
     ends = [helper.make_tensor_value_info(v, TensorProto.FLOAT, [1, 16, 8, 8]) for v in ("x", "r1")]
     graph = helper.make_graph(nodes, "two", ends[:1], ends[1:], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), "m.onnx")
-    tune = ["-q", "tune", "m.onnx", "--layouts", "--no-winograd", "--threads", "1", "--explorer", "random"]
+    tune = ["-q", "tune", "m.onnx", "--layouts", "--no-winograd", "--threads", "1", "--explorer", "random", *HASTY]
     assert run([*tune, "--trials", "24", "--batch", "8", "--seed", "1", "-o", "r.jsonl", "--json", "t.json"]) == 0
     assert json.loads((tmp_path / "t.json").read_text())["whole"]["error"] < 1e-4
     records = read_records(["r.jsonl"]).records
@@ -176,7 +175,7 @@ def test_tuning_with_empty_caches(model: str, tmp_path: Path, capsys: pytest.Cap
 def test_every_configuration_computes_the_same(model: str, tmp_path: Path) -> None:
     """No trial of a random search is wrong: the measurer checks each of them."""
     tune = ["-q", "tune", model, "--threads", "1", "-o", "r.jsonl", "--explorer", "random", "--no-check"]
-    assert run([*tune, "--trials", "24", "--batch", "8", "--json", "t.json"]) == 0
+    assert run([*tune, *HASTY, "--trials", "24", "--batch", "8", "--json", "t.json"]) == 0
     failures = [t["failures"] for t in json.loads((tmp_path / "t.json").read_text())["tasks"]]
     assert not any({"wrong_output", "wrong_memory", "run_crash"} & set(f) for f in failures), failures
 
@@ -250,7 +249,7 @@ def test_a_compilation_finds_what_was_tuned(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    search = ["--explorer", "guided", "--explorer-option", "q=0.25", "--cost-model", "regression", "--no-check"]
+    search = ["--explorer", "guided", "--explorer-option", "q=0.25", "--cost-model", "regression", "--no-check", *HASTY]
     assert run(["-q", "tune", model, "--threads", "1", "--trials", "6", "--batch", "2", *search]) == 0
     (journal,) = (tmp_path / "cache/mlc/tuning").iterdir()
     (best,) = (tmp_path / "cache/mlc/records").iterdir()
@@ -273,12 +272,13 @@ def test_a_compilation_finds_what_was_tuned(
         capsys.readouterr().err
     )
 
-    transfer = ["--transfer", str(journal), "--explorer", "guided", "--batch", "2"]
+    transfer = ["--transfer", str(journal), "--explorer", "guided", "--batch", "2", *HASTY]
     assert run(["-q", "tune", model, "--threads", "1", "--trials", "2", "-o", "t.jsonl", "--no-check", *transfer]) == 0
 
 
 def test_a_second_run_measures_and_decides_nothing_again(model: str, tmp_path: Path) -> None:
     tune = ["-q", "tune", model, "--threads", "1", "-o", "r.jsonl", "--explorer", "random", "--trials", "6"]
+    tune += HASTY
     assert run([*tune, "--batch", "2", "--no-check", "--json", "a.json"]) == 0
     before = (tmp_path / "r.jsonl").read_bytes().count(b'"kind":"trial"')
     assert run([*tune, "--batch", "2", "--no-check", "--json", "b.json"]) == 0

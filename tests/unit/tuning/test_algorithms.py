@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from mlc.targets.base import get_target
 from mlc.tuning import algorithms
 from mlc.tuning.algorithms import Chosen, alone, choices_of, measure_algorithms
 from mlc.tuning.drive import tune_graph
+from mlc.tuning.measure import MeasureOptions, Rule
 from mlc.tuning.options import TuneOptions
 from mlc.tuning.task import tasks_of
 from mlc.tuning.whole import build_module
@@ -155,7 +157,9 @@ def test_a_tuning_run_tunes_what_was_chosen_and_a_compilation_follows(
     )
     path = tmp_path / "records.jsonl"
     options = TuneOptions(trials=3, batch=2, explorer="random", algorithms=True)
-    tune_graph(convolutions(), TARGET, OPTIONS, options, records=path, threads=1, check_whole=False)
+    measure = MeasureOptions(rule=Rule(sample_seconds=1e-4, samples=3))
+    how: dict[str, Any] = {"records": path, "threads": 1, "check_whole": False, "measure": measure}
+    tune_graph(convolutions(), TARGET, OPTIONS, options, **how)
     records = read_records([path]).records
     settled = [r for r in records if ALGORITHM in r.config]
     assert [r.config[ALGORITHM] for r in settled] == [wanted.value]
@@ -165,8 +169,5 @@ def test_a_tuning_run_tunes_what_was_chosen_and_a_compilation_follows(
     built = build_package(convolutions(), TARGET, OPTIONS, Observer(), lookup)
     assert ("winograd" in built.manifest.steps[0].kernel) == (wanted is not Algorithm.DIRECT)
     # a later run goes on with it, asked or not
-    tune_graph(
-        convolutions(), TARGET, OPTIONS, replace(options, trials=4, algorithms=False), records=path, threads=1,
-        check_whole=False,
-    )  # fmt: skip
+    tune_graph(convolutions(), TARGET, OPTIONS, replace(options, trials=4, algorithms=False), **how)
     assert {r.task for r in read_records([path]).records if ALGORITHM not in r.config} == tuned
