@@ -37,6 +37,7 @@ def test_large_weights(batch, channels, filters, space, taps, stride, threads, t
     assert_same(got, reference(model, feeds), tolerance=1e-5)
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("target", ["x86", "x86 -mcpu=x86-64"])
 @pytest.mark.parametrize(
     "channels, filters, groups, space, taps, stride",
@@ -124,6 +125,7 @@ def test_channels_that_no_wide_tile_divides(channels, space, taps, filters, targ
     assert_same(got, reference(model, feeds), tolerance=1e-5)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("target", ["x86", "x86 -mcpu=haswell"])
 @pytest.mark.parametrize("channels, filters, space, taps, stride", [
     (96, 48, (9, 40, 40), (3, 1, 1), 1),
@@ -146,6 +148,7 @@ def test_volumes_that_no_cache_holds(channels, filters, space, taps, stride, tar
     assert_same(got, reference(model, feeds), tolerance=1e-5)
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("target", ["x86", "x86 -mcpu=haswell"])
 @pytest.mark.parametrize("channels, filters, groups, space, taps, stride", [
     (24, 40, 1, (14, 14), 3, 1),
