@@ -14,7 +14,7 @@ are, has its layouts from here; all others have what the target's own templates 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
 
@@ -23,7 +23,7 @@ from mlc.ir.expr import loads
 from mlc.ir.index import as_index
 from mlc.ir.layout import Layout, Reorder, Split
 from mlc.ir.types import f32
-from mlc.lower.knobs import Knobs, divisors
+from mlc.lower.knobs import Config, Knobs, divisors
 from mlc.targets.base import LEVELS, LayoutChoice
 from mlc.targets.groups.group import Group, border_of, ends_in_anchor, inner_layouts, is_single, with_copy
 from mlc.targets.groups.layouts import margins_of
@@ -114,6 +114,24 @@ def tiling_of(g: Group) -> Tiling:
     return _transposed(g, levels) if isinstance(g.role, PhasedConvolution) else _convolution(g, levels)
 
 
+def blocks_of_filters(g: Group, block: int) -> Tiling:
+    """Blocks of so many filters over whole images, and the input as it lies: what a target may want untuned.
+
+    Args:
+        g: a convolution that :func:`may_be_tiled`, logical.
+        block: filters of a block, a divisor of those of a group.
+    """
+    role = g.role
+    assert isinstance(role, Convolution)
+    assert g.anchor is not None
+    filters = g.anchor.shape[1]
+    config: Config = {
+        f"{LEVELS}.o": (filters // role.groups // block, block), f"{LEVELS}.weights.o": (filters // block, block),
+        f"{LEVELS}.input": "as it is",
+    }  # fmt: skip
+    return tiling_of(replace(g, knobs=Knobs(config)))
+
+
 def layouts_of(g: Group, site: Site) -> LayoutChoice:
     """What a group with a tiling wants: its result tiled, weights packed, its input converted by itself."""
     tiling = tiling_of(g)
@@ -151,7 +169,7 @@ def _inner(g: Group, tiling: Tiling) -> dict[te.Tensor, Layout]:
     """The layouts of what a group computes on the way to its result."""
     assert g.anchor is not None
     sums = {} if tiling.sums is None else {g.anchor.outputs[0]: tiling.sums}
-    return {**inner_layouts(g), **sums}
+    return {**dict.fromkeys(inner_layouts(g), tiling.output), **sums}
 
 
 def _around(g: Group, border: te.Tensor) -> dict[te.Tensor, Layout]:

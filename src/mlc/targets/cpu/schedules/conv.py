@@ -23,11 +23,13 @@ from mlc.targets.cpu.cost import Product, Tile, bandwidth, fetches_ahead, unroll
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
+from mlc.targets.cpu.schedules.conv_filters import block_of, in_filters, worthy_block
 from mlc.targets.cpu.schedules.conv_loops import ConvPlan, blocked_loops, chunked_loops
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.cpu.schedules.conv_runs import may_run, run_weight_layout, runs_pay, terms_of_run
 from mlc.targets.cpu.schedules.conv_tile import BYTES, Border, conv_cycles, conv_product, conv_tile, is_wide, widths
 from mlc.targets.cpu.schedules.tile import ask_tile
+from mlc.targets.cpu.schedules.tiled import tiled_loops
 from mlc.targets.groups.borders import share_inside, without_border
 from mlc.targets.groups.group import (
     Group,
@@ -44,6 +46,7 @@ from mlc.targets.groups.pixels import copy_of_pixels, skips_pixels
 from mlc.targets.groups.roles import Convolution
 from mlc.targets.groups.template import Site, Template, row_major
 from mlc.targets.groups.terms import over_channels, over_runs
+from mlc.targets.groups.tiling import blocks_of_filters
 
 SINGLES = 4  # groups from which on sums over single channels are faster than zeros between them, where no VNNI is
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
@@ -521,6 +524,8 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
         chosen = in_blocks(g, site, target.lanes, packed)
         # what passes over the border needs no margins
         return replace(chosen, margins={}) if plan.columns else chosen
+    if site.constant[k] and (block := worthy_block(g, site, target)):
+        return in_filters(g, site, k, block)
     packed = {k: plain_weight_layout(g, target)} if role.groups > 1 else {}
     return in_layout(g, site, None, target.lanes, packed)
 
@@ -574,6 +579,8 @@ def _worth_packing(g: Group, site: Site, target: Cpu) -> bool:
 
 
 def _schedule(g: Group, target: Cpu) -> Schedule:
+    if not may_be_blocked(g, target) and (block := block_of(g)):
+        return tiled_loops(g, blocks_of_filters(g, block), target)
     return conv_blocked(g, target) if g.outputs[0] in g.layouts else conv_plain(g, target)
 
 

@@ -16,7 +16,7 @@ from mlc.lower.stage import Stage
 from mlc.lower.symbolic import opaque, several
 from mlc.targets.cpu.cost import Product, Tile, all_tiles, best_tile
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.injective import pick, spread
+from mlc.targets.cpu.schedules.injective import pick, spread, spread_rows
 from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, hold_terms, rows_of_vectors
 from mlc.targets.groups.group import (
     Group,
@@ -102,6 +102,8 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
         g = with_copy(g)
     assert g.anchor is not None
     data, y = g.anchor.inputs[0], g.anchor.outputs[0]
+    # what lies in blocks of channels is turned in registers
+    by_rows = groups > 1 and not pointwise and data.op is not None and data.op.inputs[0] not in g.layouts
     extra: dict[te.Tensor, Layout] = {}
     if not pointwise and data.op is not None:
         extra[data] = rows_of_vectors(data.shape, excess, stride, target.lanes)
@@ -169,6 +171,8 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
     for t in copied:
         if pointwise and strided:
             pick(s[t], y.shape[-1], target)
+        elif by_rows and t is p.anchor.inputs[0]:
+            spread_rows(s[t], target, phases=stride > 1)
         else:
             spread(s[t], target)
     return s

@@ -85,6 +85,20 @@ def pick(stage: Stage, width: int, target: Cpu) -> None:
     stage.parallel(stage.fuse(*outer, rows))
 
 
+def spread_rows(stage: Stage, target: Cpu, *, parallel: bool = True, phases: bool = False) -> None:
+    """Loops of a copy with a border, row by row, so that what is tested of a row is tested once.
+
+    Several short rows in a vector, as :func:`spread` has them, would be gathered element by element.
+    """
+    n, channels, *inner, last = stage.op.axes
+    vectors, lane = stage.split(last, target.lanes_of(stage.op.outputs[0].dtype))
+    stage.vectorize(lane)
+    for a in (*inner[-1:], vectors) if phases else (vectors,):
+        stage.unroll(a)
+    if parallel:
+        stage.parallel(stage.fuse(n, channels))
+
+
 def _chooses(stage: Stage) -> bool:
     """Whether what is computed depends on where (the operands of a concat, padding)."""
     return any(type(node) is Within for body in stage.op.bodies for node in walk(body))

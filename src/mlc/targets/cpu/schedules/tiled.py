@@ -19,7 +19,7 @@ from mlc.lower.stage import Stage
 from mlc.lower.symbolic import pinned
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.injective import spread, spread_rows
 from mlc.targets.cpu.schedules.tile import finish_tile
 from mlc.targets.cpu.schedules.tiled_tile import MOST_PANELS, best_choice, shape_of
 from mlc.targets.groups.group import Group, accumulate_in_registers, best_divisor, size_of
@@ -36,11 +36,19 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
     Raises:
         ScheduleError: the configuration is refused.
     """
+    return tiled_loops(g, tiling_of(g), target)
+
+
+def tiled_loops(g: Group, tiling: Tiling, target: Cpu) -> Schedule:
+    """The same over layouts that are known, of which the result's may be stored in other dimensions.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     knobs = g.knobs
-    tiling = tiling_of(g)
     usual = best_choice(shape_of(g, tiling, target), target)
     g, inner, copied = arranged(g, tiling)
-    p, new = g.applied(inner)
+    p, new = g.applied({**inner, g.outputs[0]: tiling.output})
     assert p.anchor is not None
     s = Schedule(p.outputs)
     copies = [] if copied is None else [new[copied]]
@@ -115,11 +123,11 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
     _sum_up(g, local, tiling, along, lanes, sums)
     for t in copies:
         # tile by tile, what is copied is still in the cache when it is read
-        if knobs.category("copy", ("apart", "by tile"), default="apart") == "by tile":
+        apart = knobs.category("copy", ("apart", "by tile"), default="apart") == "apart"
+        if not apart:
             s[t].compute_at(stage, at)
-            spread(s[t], target, parallel=False)
-        else:
-            spread(s[t], target)
+        short = tiling.data is None and 1 < s[t].op.axes[-1].hi + 1 < target.lanes and len(s[t].op.axes) > 2
+        (spread_rows if short else spread)(s[t], target, parallel=apart)
     return s
 
 
