@@ -144,6 +144,8 @@ def _cut(loop: For, checks: _Checks, unrolled: frozenset[Var], selects: bool) ->
         a, b = max(begin, first * run), min(end, (last + 1) * run)
         if a < b:
             begin, end = a, b
+        elif first == last + 1 and loop.kind in (ForKind.SERIAL, ForKind.PARALLEL) and begin < first * run < end:
+            begin = first * run  # nowhere for all, but before that it fails at one end only, and then at the other
         elif maybe is None:
             # some value of the rest meets the guard
             first, last = (g.lo - hi, g.hi - 1 - lo) if c > 0 else (lo - g.hi + 1, hi - g.lo)

@@ -219,3 +219,13 @@ def test_tiles_of_fused_loops_are_not_doubled() -> None:
     fill = Store(tile, (as_index(0),), select(guard, ONE, const(2.0, f32)))
     copy = store(Load(tile, (as_index(0),)), row, as_index(k) % 5 * 2 + lane)
     assert check(loop(k, loop(lane, Allocate(tile, seq([fill, copy]))))).startswith("for k in range(50):")
+
+
+def test_iterations_that_fail_at_either_end_are_apart() -> None:
+    tile, lane = Var("tile", 0, 1), Var("lane", 0, 4)
+    place = as_index(tile) * 5 + lane
+    s = loop(tile, loop(lane, store(select(within(place, 1, 9), ONE, 0.0), 0, place)))
+    assert check(s) == (
+        "out[0, 0] = 0.0\nfor lane in range(4):\n  out[0, lane + 1] = 1.0\n"
+        "for lane in range(4):\n  out[0, lane + 5] = 1.0\nout[0, 9] = 0.0"
+    )

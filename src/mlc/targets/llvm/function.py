@@ -103,6 +103,8 @@ class FunctionEmitter(ValueEmitter):
         self.stack_bytes = 0
         self.mask = None
         self.conditions = []
+        self.masks_around = {}
+        self.zero_outside = {}
         self.around = None
         self.columns = {}
         self.squares = {}

@@ -46,6 +46,8 @@ class ValueEmitter(IndexEmitter):
     squares: dict[Block, list[str]]  # the columns of a block once they are there, until its buffer is written
     mask: Val | None  # lanes whose loads may touch memory; ``None`` for all
     conditions: list[Expr]  # that all hold for these lanes
+    masks_around: dict[str, frozenset[str]]  # what a mask's lanes are some of, by its text: other masks
+    zero_outside: dict[str, str]  # values that are 0 in all lanes but a mask's
     around: range | None  # lanes of the long vector that this one is a part of, counted like its own
 
     if TYPE_CHECKING:
@@ -187,6 +189,8 @@ class ValueEmitter(IndexEmitter):
         elif cond.lanes:
             with self.only(cond, e.cond):
                 a = yield e.a
+            if self.is_chosen(cond, a) and type(e.b) is Const and str(e.b.value) in ("0", "0.0"):
+                return a  # what is not loaded is 0 already
             with self.only(arith.unary(self, "not", cond), call("not", e.cond)):
                 b = yield e.b
         else:
@@ -194,15 +198,26 @@ class ValueEmitter(IndexEmitter):
         lanes = max(a.lanes, b.lanes, cond.lanes)
         return arith.select(self, cond, self.widen(a, lanes), self.widen(b, lanes))
 
+    def is_chosen(self, cond: Val, v: Val) -> bool:
+        """Whether a value is 0 wherever a condition does not hold, as it was read from memory."""
+        mask = self.zero_outside.get(v.text)
+        return mask is not None and (mask == cond.text or cond.text in self.masks_around.get(mask, ()))
+
     @contextmanager
     def only(self, lanes: Val, condition: Expr) -> Iterator[None]:
         """Loads inside touch memory only for the given lanes (of those allowed around): where a condition holds."""
-        around = self.mask
-        self.mask = lanes if around is None else arith.logic(self, "and", lanes, self.widen(around, lanes.lanes))
+        outside = around = self.mask
+        if around is None:
+            self.mask = lanes
+        else:
+            around = self.widen(around, lanes.lanes)
+            both = self.mask = arith.logic(self, "and", lanes, around)
+            wider = (self.masks_around.get(m.text, frozenset()) for m in (lanes, around))
+            self.masks_around[both.text] = frozenset((lanes.text, around.text)).union(*wider)
         self.conditions.append(condition)
         yield
         self.conditions.pop()
-        self.mask = around
+        self.mask = outside
 
     def diamond(self, cond: Val, e: Select, lane: Var | None) -> Steps[Expr, Val]:
         """A branch, for sides whose loads must not happen unless chosen."""
@@ -311,6 +326,8 @@ class ValueEmitter(IndexEmitter):
             else:
                 found = self._lanes_of(found, piece, [lanes + here[k] if k in here else k for k in range(lanes)])
         assert found is not None
+        if mask is not None:
+            self.zero_outside[found.text] = mask.text
         return found
 
     def _pieces(self, buffer: loop.Buffer, offset: Linear, lane: Var, mask: Val | None) -> list[Piece] | None:
@@ -381,7 +398,9 @@ class ValueEmitter(IndexEmitter):
         self.declare(f"declare {t} {symbol}(ptr, {m}, {t})")
         align = f"align {buffer.dtype.itemsize} "
         text = f"call {t} {symbol}(ptr {align}{at}, {m} {mask.text}, {t} zeroinitializer)"
-        return self._from_memory(self._loaded(buffer, text), buffer, lanes)
+        found = self._from_memory(self._loaded(buffer, text), buffer, lanes)
+        self.zero_outside[found.text] = mask.text
+        return found
 
     def _is_end(self, buffer: loop.Buffer, offset: Linear, lanes: int) -> bool:
         """Whether lanes are the last elements of an own buffer, fewer than a register has, with room for all of it."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mlc.ir import te
-from mlc.ir.loop import Allocate, For, walk
+from mlc.ir.loop import Allocate, For, Function, walk
 from mlc.ir.types import f32
 from mlc.lower.build import build
 from mlc.ops import get
+from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.window import schedule_window
 from mlc.targets.groups.group import Group
 from mlc.targets.x86.record import record_for
@@ -30,3 +31,19 @@ def test_a_block_copies_only_the_channels_that_it_reads(target, multiplier: int,
     blocks = next(s for s in walk(fn.body) if isinstance(s, For)).extent
     (copy,) = (s.buffer for s in walk(fn.body) if isinstance(s, Allocate) and s.buffer.scope == "local")
     assert copy.shape[1] * blocks == channels
+
+
+@pytest.mark.parametrize("size, tasks", [(28, 24 * 7), (25, 24), (29, 24), (31, 24 * 8)])
+def test_rows_that_are_missing_from_the_last_tile_are_not_tested_in_all(size: int, tasks: int) -> None:
+    fn = _depthwise(24, size, record_for("haswell"))
+    assert next(s for s in walk(fn.body) if isinstance(s, For)).extent == tasks
+
+
+def _depthwise(channels: int, size: int, target: Cpu) -> Function:
+    x = te.placeholder((1, channels, size, size), f32, "x")
+    w = te.placeholder((channels, 1, 3, 3), f32, "w")
+    attrs = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "groups": channels}
+    (y,) = get("conv").express([x, w], attrs)  # type: ignore[misc]
+    assert y.op is not None
+    schedule = schedule_window(Group((x, w), (y,), y.op, {}), target)
+    return build(schedule, [x, w, *schedule.outputs], "kernel")

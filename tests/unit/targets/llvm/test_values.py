@@ -12,7 +12,7 @@ from mlc.ir.expr import Expr, IndexValue, Load, all_of, as_expr, binary, cast, c
 from mlc.ir.index import IndexLike, Linear, Var, as_index, dynamic
 from mlc.ir.interp import run_function
 from mlc.ir.loop import Allocate, Buffer, For, ForKind, Function, Store, seq
-from mlc.ir.types import ALL_DTYPES, DType, bf16, boolean, f16, f32, f64, i8, i32, i64
+from mlc.ir.types import ALL_DTYPES, DType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
 from mlc.targets.llvm.function import emit_function
 from mlc.targets.llvm.module import ModuleText
 from tests.unit.targets.llvm.host import Kernel, guarded
@@ -85,6 +85,29 @@ def test_guarded_loads_at_a_distance_touch_only_their_buffer(dtype: DType, step:
     value = select(within(at, 0, size), Load(x, (at,)), const(1, dtype))
     text = check(kernel([x, out], Store(out, (as_index(lane),), value, lane)), values(dtype, size))
     assert {"load", "gather"} & set(re.findall(r"llvm\.masked\.(\w+)", text)) == {how}
+
+
+@pytest.mark.parametrize("dtype", [f32, u8, bf16, boolean], ids=str)
+@pytest.mark.parametrize("step", [1, 2])
+def test_zeros_around_what_is_loaded_are_not_chosen_again(dtype: DType, step: int) -> None:
+    size = step * N
+    x, out, lane = Buffer("x", (size,), dtype), Buffer("out", (N + 2,), dtype), lanes(N + 2)
+    at = as_index(lane) * step - 1
+    inner = select(within(at, 0, size), Load(x, (at,)), const(0, dtype))
+    value = select(within(lane, 0, N), inner, const(0, dtype))
+    text = check(kernel([x, out], Store(out, (as_index(lane),), value, lane)), values(dtype, size))
+    assert "llvm.masked.load" in text
+    assert "= select" not in text
+
+
+@pytest.mark.parametrize("other", [-0.0, 1.0])
+def test_what_is_not_zero_is_chosen(other: float) -> None:
+    x, out, lane = Buffer("x", (N,), f32), Buffer("out", (N + 2,), f32), lanes(N + 2)
+    at = as_index(lane) - 1
+    inner = select(within(at, 0, N), Load(x, (at,)), const(other, f32))
+    value = select(within(lane, 0, N), inner, const(0, f32))
+    text = check(kernel([x, out], Store(out, (as_index(lane),), value, lane)), values(f32, N))
+    assert text.count("= select") == 2
 
 
 @pytest.mark.parametrize("step", [-4, -1, 2, 3, 4, 6])
