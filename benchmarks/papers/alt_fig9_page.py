@@ -23,7 +23,8 @@ Times are of one thread. A row's *limit* is the longer of two times: in one the 
 result have through a rectifier; `c` and `m` say which it is. *Of the limit* is its share of the time of loops alone,
 and of the joint search. Vectors are whole, so no kernel reaches the first where neither channels nor pixels fill them,
 or where a vector reaches over the border: the limit *in whole vectors* counts the multiply-adds of the best of three
-ways to fill them, with channels (of a group's results; what is in the border is passed over), with pixels of a row, or
+ways to fill them, with channels (of a group's results; what is in the border is passed over; depthwise, what is read is
+turned from rows, in four shuffles a vector, each of which takes the place of a multiply-add), with pixels of a row, or
 with pixels of all images, copied next to each other for each tap. *Results computed* are those of padded blocks, too,
 as multiples of the operator's. Searches have the budgets that the table says, of the paper's 1,000: 100 trials where a
 row is far from its limit, 200 where the joint one had fallen behind with fewer. These ran on a core of their own,

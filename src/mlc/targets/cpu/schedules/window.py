@@ -43,6 +43,9 @@ MOST_SUMS = 16  # of bytes that a tile has
 MOST_ROWS, MOST_COLUMNS = 7, 4  # of such a tile, and rows of one of two vectors each
 MOST_TILES = 16  # of rows that are a task for a thread
 TASKS = 8  # parts of the work that a few threads can share evenly
+# Tasks ahead, whose rows come while these are computed. Rows of many tiles at once are more streams than processors
+# follow by themselves (measured on Zen 5, data from the third-level cache: 0.86 to 0.97 of the time).
+FETCH_AHEAD = 2
 
 
 def window_of(g: Group) -> te.Compute | None:
@@ -127,6 +130,14 @@ def _plain(g: Group, op: te.Compute, target: Cpu) -> Schedule:
         block = grain if grain[0] * grain[1] > 1 else None
     walk = g.knobs.permutation("walk", ("columns", "rows"))
     at, tiles = _plain_loops(s[p.outputs[0]], lanes, tile, block, walk)
+    source = _fetched(p.anchor)
+    if source is not None:
+        beyond = sum(t.size * t.dtype.itemsize for t in (source, p.outputs[0])) > target.l1
+        fetch = g.knobs.category("prefetch", (False, True), default=beyond)
+        one_piece = grain[0] == 1 or grain[1] * tile.rows >= whole.shape[-2]
+        g.knobs.require(one_piece or not fetch, "rows of several channels lie apart, and are not fetched")
+        if fetch:
+            s[p.outputs[0]].prefetch(source, at, tiles, distance=FETCH_AHEAD, level=1)
     local = s[window]
     local.compute_at(s[p.outputs[0]], tiles)
     data, reduce = list(local.op.axes), list(local.op.reduce_axes)
@@ -208,6 +219,13 @@ def _plain_loops(
     at = stage.fuse(*outer)
     stage.parallel(at)
     return at, tiles
+
+
+def _fetched(op: te.Compute) -> te.Tensor | None:
+    """The input of a window over rows that lies in memory as it is read, but for a border; none over volumes."""
+    data = op.inputs[0]
+    source = data if data.op is None else data.op.inputs[0]
+    return source if source.op is None and len(op.shape) < 5 else None
 
 
 def _copy_loops(copy: Stage, lanes: int, stride: int) -> None:
