@@ -13,7 +13,7 @@ from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.conv_plain import plain_product, plain_tile
+from mlc.targets.cpu.schedules.conv_plain import cycles_of_rows
 from mlc.targets.cpu.schedules.tiled_tile import MOVED, best_choice, shape_of
 from mlc.targets.groups.group import Group, size_of
 from mlc.targets.groups.layouts import in_layout
@@ -21,7 +21,9 @@ from mlc.targets.groups.roles import Convolution
 from mlc.targets.groups.template import Site
 from mlc.targets.groups.tiling import blocks_of_filters, may_be_tiled
 
-WORTH_FILTERS = 0.9  # part of the cycles of rows that blocks of filters may take at most
+# part of the cycles of rows that blocks of filters may take at most: those that make whole vectors, and others, which
+# whatever follows element by element or slides a window over reads in pieces
+WORTH_FILTERS, WORTH_ODD = 0.95, 0.9
 FILLED = 4  # a block fills this part of a vector at least
 # cycles an element of copies of the input (measured on Zen 5 with 60 to 912 channels of 14 × 14 to 56 × 56 pixels):
 SURROUNDED = 0.25  # by a border, for blocks
@@ -52,10 +54,11 @@ def worthy_block(g: Group, site: Site, target: Cpu) -> int:
             shape = replace(shape_of(g, blocks_of_filters(g, block), target), moved=0)
             cycles[block] = best_choice(shape, target).cycles + moved
     block = min(cycles, key=cycles.__getitem__, default=0)
-    return block if block and cycles[block] < WORTH_FILTERS * _cycles_of_rows(g, lies, target) else 0
+    worth = WORTH_FILTERS if block and target.lanes % block == 0 else WORTH_ODD
+    return block if block and cycles[block] < worth * _rows_and_copies(g, lies, target) else 0
 
 
-def _cycles_of_rows(g: Group, lies: Layout | None, target: Cpu) -> float:
+def _rows_and_copies(g: Group, lies: Layout | None, target: Cpu) -> float:
     """Cycles of the row-major convolution, with the copy of its input where it needs one.
 
     Args:
@@ -68,12 +71,11 @@ def _cycles_of_rows(g: Group, lies: Layout | None, target: Cpu) -> float:
     assert anchor is not None
     strided = any(k > 1 for k in role.strides)
     if role.single_pixels:  # as one axis, which is turned in whole vectors
-        rows, copied = anchor.shape[0], size_of((anchor.shape[0], role.data.shape[1], *anchor.shape[2:]))
-        turned = TURNED if strided else TURNED_PIXELS
+        copied, turned = (anchor.shape[0], role.data.shape[1], *anchor.shape[2:]), TURNED if strided else TURNED_PIXELS
     else:
-        rows, copied, turned = size_of((anchor.shape[0], *anchor.shape[2:-1])), size_of(role.data.shape), TURNED
+        copied, turned = role.data.shape, TURNED
     moved = (PICKED if strided else 0.0) + (0.0 if lies is None else turned)
-    return rows * plain_product(g, target).cycles(plain_tile(g, target), target) + moved * copied
+    return cycles_of_rows(g, target) + moved * size_of(copied)
 
 
 def in_filters(g: Group, site: Site, k: int, block: int) -> LayoutChoice:

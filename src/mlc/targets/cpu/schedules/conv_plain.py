@@ -7,6 +7,8 @@ of those pixels that count. Else a tile of few channels spans several rows, whic
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout
@@ -58,8 +60,41 @@ def plain_tile(g: Group, target: Cpu) -> Tile:
     """
     product = plain_product(g, target)
     tiles = [t for t in all_tiles(product, target) if product.extent % t.rows == 0]
+    if product.columns == 1 and spans_rows(g, target):
+        return Tile(tall_tile(g, target).rows, 1)
     reuse = [t.rows * t.vectors / (t.rows + t.vectors) for t in tiles]
     return best_tile(product, target, [t for t, r in zip(tiles, reuse, strict=True) if r >= FEW_LOADS * max(reuse)])
+
+
+def spans_rows(g: Group, target: Cpu) -> bool:
+    """Whether a register tile may span several rows of an image."""
+    role, anchor = g.role, g.anchor
+    assert isinstance(role, Convolution)
+    assert anchor is not None
+    return not role.single_pixels and len(anchor.shape) > 3 and not target.in_order and size_of(anchor.shape) > 0
+
+
+def tall_tile(g: Group, target: Cpu) -> Tile:
+    """Output channels and rows of a register tile, where a row is one vector: loads are shared by several (GRP-2)."""
+    anchor = g.anchor
+    assert anchor is not None
+    product, height = plain_product(g, target), anchor.shape[-2]
+    product = replace(product, columns=height)
+    channels = [k for k in divisors(product.extent) if k + 1 < target.registers]
+    tiles = [Tile(k, held_rows(height, k, 1, target.registers, _hidden(target))) for k in channels]
+    return best_tile(product, target, tiles)
+
+
+def cycles_of_rows(g: Group, target: Cpu) -> float:
+    """Cycles of a row-major convolution, without copies of its input."""
+    role, anchor, product = g.role, g.anchor, plain_product(g, target)
+    assert isinstance(role, Convolution)
+    assert anchor is not None
+    if product.columns == 1 and spans_rows(g, target):
+        times, height = size_of((anchor.shape[0], *anchor.shape[2:-2])), anchor.shape[-2]
+        return times * replace(product, columns=height).cycles(tall_tile(g, target), target)
+    rows = size_of(anchor.shape[:1] if role.single_pixels else (anchor.shape[0], *anchor.shape[2:-1]))
+    return rows * product.cycles(plain_tile(g, target), target)
 
 
 def plain_weight_layout(g: Group, target: Cpu) -> Layout:
@@ -199,18 +234,27 @@ def _terms(local: Stage, knobs: Knobs) -> list[Var]:
 
 def _ask_held(knobs: Knobs, height: int, tile: Tile, target: Cpu) -> int:
     """Rows of an image that a tile spans; untuned, so many that its sums hide the latency of a multiply-add."""
-    hidden = target.fmas * target.fma_latency
-    usual = 1 if target.in_order else held_rows(height, tile.rows, tile.vectors, target.registers, hidden)
+    usual = 1 if target.in_order else held_rows(height, tile.rows, tile.vectors, target.registers, _hidden(target))
     held = knobs.discrete("held", divisors(height), default=usual)
     knobs.require((tile.rows + 1) * tile.vectors * held <= target.registers, "the sums of a tile do not fit")
     return held
 
 
+def _hidden(target: Cpu) -> int:
+    """Sums that it takes to hide the latency of a multiply-add."""
+    return target.fmas * target.fma_latency
+
+
 @opaque
 def held_rows(height: int, channels: int, vectors: int, registers: int, hidden: int) -> int:
-    """Rows of an image that a tile of few sums spans, so that these do not wait for each other."""
+    """Rows of an image that a tile spans: as many as fit of one vector, whose numbers are broadcast once.
+
+    Of more vectors, a tile of few sums spans so many that these do not wait for each other.
+    """
     sums = channels * vectors
     fitting = [k for k in divisors(height) if (sums + vectors) * k < registers]
+    if vectors == 1:
+        return max(fitting, default=1)
     if sums >= hidden or not fitting:
         return 1
     return min((k for k in fitting if k * sums > hidden), default=max(fitting))  # scheduling is not perfect
