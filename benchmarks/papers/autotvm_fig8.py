@@ -32,14 +32,17 @@ FIGURE = Figure(
         },
     ),
     remarks="""
-As in the paper, models that know other convolutions find good configurations sooner: boosted trees after 3 and 2
-trials on C7 and C8 instead of 25 and 33, the TreeGRU after 13 and 21 instead of 30 and 28, and after 8 instead of 21 on
-the product of matrices. On C9 neither gains, and from convolutions to the product of matrices boosted trees carry
-nothing over; they see the loops and the relation between them, as in the tuner. Sources are 300 configurations each of
-C1 to C6; the paper had 30000. Five seeds.
+As in the paper, models that know other convolutions find good configurations sooner: the TreeGRU after 2 and 6 trials
+on C7 and C9 instead of 123 and 48, boosted trees after 6 and 34 on C8 and C9 instead of 23 and 64. Not everywhere: the
+TreeGRU does not gain on C8 (30 instead of 26), boosted trees not on C7 (70 instead of 54), and from convolutions to the
+product of matrices neither carries anything over (72 instead of 52, 130 instead of 80), where the paper saw a gain.
+After 40 trials the TreeGRU with transfer is at 99.7 % of the best in the mean, the others at 98.5 to 98.7. Models see
+the loops and the relation between them, as in the tuner. Sources are 300 configurations each of C1 to C6; the paper had
+30000. Two seeds only, so differences of less than half are within what seeds vary.
 """,
     trials=160,
-    seeds=5,
+    seeds=2,
+    good=0.995,
 )
 
 if __name__ == "__main__":

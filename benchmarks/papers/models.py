@@ -38,15 +38,14 @@ def configuration(setting: Setting, rows: np.ndarray) -> np.ndarray:
     """
     found = np.zeros((len(rows), len(_KNOBS), _COLUMNS), np.float32)
     for at, knob in enumerate(setting.part.whole.knobs):
-        if knob.name in setting.workload.untuned:
-            continue
-        place = _KNOBS.index(knob.name)
-        found[:, place, : knob.width] = knob.table[rows[:, at]]
+        if knob.name in _KNOBS:
+            found[:, _KNOBS.index(knob.name), : knob.width] = knob.table[rows[:, at]]
     return found.reshape(len(rows), -1)
 
 
-_KNOBS = ("flat", "vectors", "rows", "blocks", "order", "chunk", "steps", "prefetch")
-_COLUMNS = 4  # of a knob; the most that any of these has
+# Those that some space of the figures has to choose.
+_KNOBS = ("flat", "vectors", "rows", "blocks", "chunk", "depth", "terms", "panels", "tiles", "walk")
+_COLUMNS = 3  # of a knob; the most that any of these has
 
 
 def loop_tree(setting: Setting, rows: np.ndarray) -> np.ndarray:

@@ -56,7 +56,7 @@ class Workload:
     kept: Mapping[str, Kept] = field(default_factory=dict)
     untuned: Collection[str] = ()
     disabled: tuple[str, ...] = DISABLED
-    processor: str = "x86 -mcpu=znver3"
+    processor: str = "x86 -mcpu=znver5"
 
     def task(self, target: Target) -> Task:
         """The operator's task."""
@@ -212,37 +212,26 @@ def einsum(equation: str, *shapes: tuple[int, ...]) -> Graph:
 
 
 # -- workloads --------------------------------------------------------------------------------------------------------
-# What decides on the order of loops and of weights is left alone where tiles are searched.
-_ORDERS = ("depth", "terms", "panels", "tiles", "walk", "shared", "inputs", "inward", "outputs", "outward")
-_ORDERS += ("outside", "group")
+# What a convolution does not choose unless it is kept.
+_STILL = ("blocks", "order", "chunk", "steps", "panels", "shared", "prefetch")
 
 
 def _convolution(name: str, **kept: Kept) -> Workload:
+    """Register tiles of pixels on one axis or two, factors of the depth, orders of terms and of loops over tiles."""
     _, edge, inner, outer, kernel, stride = next(row for row in CONVOLUTIONS if row[0] == name)
     text = f"convolution {edge}x{edge}, {inner} -> {outer}, {kernel}x{kernel}, stride {stride}"
-    kept = {"vectors": (1, 2, 4, 8), **kept}
-    return Workload(name, text, lambda: convolution(edge, inner, outer, kernel, stride), kept, _ORDERS)
+    graph = partial(convolution, edge, inner, outer, kernel, stride)
+    some: dict[str, Kept] = {"vectors": (1, 2, 4, 8), "rows": (1, 2, 4, 7, 14)}
+    return Workload(name, text, graph, {**some, **kept}, _STILL)
 
 
 def _winograd(name: str) -> Workload:
+    """Products of Winograd's algorithm: register tiles and cuts, orders of loops, factors of what is transformed."""
     _, edge, inner, outer, kernel, stride = next(row for row in CONVOLUTIONS if row[0] == name)
     text = f"convolution {name} by Winograd's algorithm"
     graph = partial(convolution, edge, inner, outer, kernel, stride)
-    return Workload(f"W{name[1:]}", text, graph, untuned=_ORDERS, disabled=())
-
-
-def _matmul(name: str, rows: int, inner: int, columns: int) -> Workload:
-    return Workload(name, f"product {rows}x{inner}x{columns}", partial(matmul, rows, inner, columns), untuned=_ORDERS)
-
-
-def _looped(name: str, **kept: Kept) -> Workload:
-    """A convolution: factors of its depth, orders of terms and of loops, and how many of these threads share."""
-    _, edge, inner, outer, kernel, stride = next(row for row in CONVOLUTIONS if row[0] == name)
-    text = f"convolution {edge}x{edge}, {inner} -> {outer}, {kernel}x{kernel}, stride {stride}"
-    graph = partial(convolution, edge, inner, outer, kernel, stride)
-    some: dict[str, Kept] = {"vectors": (1, 2, 4), "rows": (4, 7, 14), "panels": (1, 2), "shared": (0, 2)}
-    still = ("flat", "blocks", "order", "chunk", "steps", "prefetch")
-    return Workload(f"{name}-loops", text, graph, {**some, **kept}, still, processor=_ZEN5)
+    kept: dict[str, Kept] = {"rows": (1, 2, 4, 7, 14), "cut": ((1, 1), (14, 1), (196, 1))}
+    return Workload(f"W{name[1:]}", text, graph, kept, ("steps", "group", "outputs", "outward", "prefetch"), ())
 
 
 def _product(name: str, equation: str, shapes: Sequence[tuple[int, ...]], **kept: Kept) -> Workload:
@@ -250,40 +239,35 @@ def _product(name: str, equation: str, shapes: Sequence[tuple[int, ...]], **kept
     sizes = " and ".join("x".join(map(str, shape)) for shape in shapes)
     text = f"einsum {equation} of {sizes}"
     still = ("order", "steps", "prefetch")
-    return Workload(name, text, lambda: einsum(equation, *shapes), {**_TILES, **kept}, still, processor=_ZEN5)
+    return Workload(name, text, lambda: einsum(equation, *shapes), {**_TILES, **kept}, still)
 
 
-_ZEN5 = "x86 -mcpu=znver5"
-_FEW = (1, 2, 4, 7, 14, 28)
-_STEPS: dict[str, Kept] = {"steps": (1, 4)}
 _TILES: dict[str, Kept] = {"vectors": (1, 2, 4), "rows": (2, 4, 6, 8, 12, 14), "panels": (1, 2, 4), "tiles": (1, 2, 4)}
 _BATCH: dict[str, Kept] = {"vectors": (1, 2), "panels": (1, 2), "steps": (1, 4)}
+_LARGE: dict[str, Kept] = {"vectors": (1, 2, 4, 8), "rows": (1, 2, 4, 8, 12), "panels": (1, 4), "tiles": (1, 4)}
 
 # Matrices of OpEvo's B.1 have an eighth of the edges, those of B.2 a half, and 24 of them stand for 960: so that
 # thousands of configurations can be measured.
 WORKLOADS = {
     w.name: w
     for w in (
-        _convolution("C1", prefetch=(False,), blocks=(1, 2, 4, 14, 28, 56)),
-        _convolution("C2", flat=(False,), prefetch=(False,), blocks=(1, 2, 4, 16, 56), chunk=(0, 8, 32), **_STEPS),
-        _convolution("C3", flat=(True,), prefetch=(False,), blocks=(1, 2, 4, 8, 16, 28, 56), **_STEPS),
-        _convolution("C4", flat=(False,), prefetch=(False,), blocks=(1, 2, 4, 7, 14, 28, 56), **_STEPS),
-        _convolution("C5", flat=(True,), prefetch=(False,), blocks=(1, 2, 4, 7, 14, 28, 56), **_STEPS),
-        _convolution("C6", flat=(False,), prefetch=(True,), blocks=_FEW, chunk=(0, 16, 32, 64), **_STEPS),
-        _convolution("C7", flat=(False,), prefetch=(True,), chunk=(0, 16, 64), **_STEPS),
-        _convolution("C8", flat=(True,), prefetch=(False,), blocks=(1, 2, 7, 14, 49), chunk=(0, 32), **_STEPS),
-        _convolution("C9", flat=(False,), prefetch=(True,), chunk=(0, 16, 32, 128), **_STEPS),
-        _convolution("C12", flat=(True,), prefetch=(True,), chunk=(0, 16, 64, 256), **_STEPS),
+        _convolution("C1", vectors=(1, 2, 4), panels=(1, 2)),
+        _convolution("C2", vectors=(1, 2, 4), chunk=(0, 16)),
+        _convolution("C3", vectors=(1, 2, 4), chunk=(0, 16)),
+        _convolution("C4"),
+        _convolution("C5", chunk=(0, 16)),
+        _convolution("C6", chunk=(0, 16)),
+        _convolution("C7", chunk=(0, 16)),
+        _convolution("C8", chunk=(0, 64)),
+        _convolution("C9", chunk=(0, 16)),
+        _convolution("C12", flat=Untuned(), chunk=(0, 16, 64), panels=(1, 2)),
         _winograd("C2"),
-        _winograd("C9"),
-        _matmul("Matmul-1024", 1024, 1024, 1024),
-        _looped("C2"),
-        _looped("C12", vectors=(1, 2, 4, 8), rows=(1, 2, 4, 7, 14), chunk=(0, 16, 64), shared=Untuned()),
         _product("MM1", "ij,jk->ik", ((64, 128), (128, 128))),
         _product("MM2", "ij,jk->ik", ((64, 128), (128, 512))),
         _product("MM3", "ij,jk->ik", ((64, 512), (512, 128))),
         _product("BMM1", "bij,bjk->bik", ((24, 64, 64), (24, 64, 32)), **_BATCH),
         _product("BMM2", "bji,bjk->bik", ((24, 64, 64), (24, 64, 32)), **_BATCH),
         _product("BMM3", "bij,bkj->bik", ((24, 64, 32), (24, 64, 32)), **_BATCH),
+        _product("Matmul-1024", "ij,jk->ik", ((1024, 1024), (1024, 1024)), **_LARGE),
     )
 }

@@ -88,8 +88,10 @@ def setting() -> Setting:
 
 @pytest.fixture
 def made_up(setting: Setting, tmp_path: Path) -> Replay:
-    """A table of 300 configurations; a tenth of them fail, the others are the faster the more rows."""
-    rows = np.random.default_rng(0).permutation(setting.accepted())[:300]
+    """A table of 300 configurations, the untuned one the last; a tenth fail, others are the faster the more rows."""
+    rows, untuned = setting.accepted(), setting.part.space.row({})
+    rows = np.random.default_rng(0).permutation(rows[(rows != untuned).any(1)])[:299]
+    rows = np.concatenate([rows, untuned[None]])
     speeds = 1 + rows[:, 1] + rows[:, 0] / 8
     speeds[::10] = 0
     table = table_of(setting, rows, speeds)
