@@ -313,7 +313,7 @@ def test_a_device_that_takes_nothing_ends_tuning_and_measuring(
     """No candidate is to blame: none is recorded, and all are tried once it takes them."""
     monkeypatch.chdir(tmp_path)
     onnx.save(product(), "m.onnx")
-    tune = ["-q", "tune", "m.onnx", "--target", TARGET, "--trials", "4"]
+    tune = ["-q", "tune", "m.onnx", "--target", TARGET, "--threads", "1", "--trials", "4"]
     install(FakeCuda(fail={function: error}))
     assert run([*tune, "--build-only", "c"]) == 0
     for command in ([*tune, *TUNE, "--no-check"], ["-q", "measure", "c", "--repeat", "3", "--min-repeat-ms", "0.01"]):
