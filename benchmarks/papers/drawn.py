@@ -22,7 +22,9 @@ from mlc.runtime import atomic_write
 
 DRAWS = 4  # of each kind
 _SEED = 16
-_LATER = ("held",)  # knobs that templates ask since tables were measured; they stay as they were then
+# Knobs that templates ask since tables were measured; these have one value, the untuned one.
+_LATER = ("held",)
+_LATER_DEPTHWISE = (*_LATER, "prefetch")
 _LEAST, _MOST = 4e6, 6e7  # operations
 
 _Shape = tuple[str, float, Callable[[], Graph]]  # what it is, its operations, and a graph of it
@@ -87,7 +89,8 @@ def _drawn(number: int, kind: str, seed: int, name: str, count: int) -> Sequence
     while len(found) < count:
         text, flops, graph = _KINDS[kind](rng)
         if least <= flops <= _MOST:
-            found.append(Workload(f"{name}-{kind}-{len(found) + 1}", text, graph, untuned=_LATER))
+            later = _LATER_DEPTHWISE if kind == "depthwise" else _LATER
+            found.append(Workload(f"{name}-{kind}-{len(found) + 1}", text, graph, untuned=later))
     return found
 
 

@@ -131,7 +131,7 @@ def _plain(g: Group, op: te.Compute, target: Cpu) -> Schedule:
         block = grain if grain[0] * grain[1] > 1 else None
     walk = g.knobs.permutation("walk", ("columns", "rows"))
     at, tiles = _plain_loops(s[p.outputs[0]], lanes, tile, block, walk)
-    source = _fetched(p.anchor)
+    source = None if copies else _fetched(p.anchor)
     if source is not None:
         beyond = sum(t.size * t.dtype.itemsize for t in (source, p.outputs[0])) > target.l1
         fetch = g.knobs.category("prefetch", (False, True), default=beyond)
