@@ -158,9 +158,14 @@ def group_name(number: int, operators: Sequence[str]) -> str:
     return "_".join([f"g{number}", *words])[:MAX_NAME].rstrip("_")
 
 
+def is_reshape(node: Node) -> bool:
+    """Whether a node is a lone reshape."""
+    return is_group(node) and bool(node.attrs["alias"])
+
+
 def is_alias(node: Node) -> bool:
     """Whether a node's result may be its operand's memory: a lone reshape between row-major tensors."""
-    if not is_group(node) or not node.attrs["alias"]:
+    if not is_reshape(node):
         return False
     return node.inputs[0].type.layout is None and node.outputs[0].type.layout is None
 

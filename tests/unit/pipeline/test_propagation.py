@@ -16,7 +16,7 @@ from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.layouts import lay_out, parts_of
 from mlc.pipeline.passes import optimise
 from mlc.pipeline.placements import Conversion, Placement, Placements, placements_of
-from mlc.rewrite.group import config_of, configured, is_group
+from mlc.rewrite.group import config_of, configured, is_alias, is_group
 from mlc.rewrite.layout import assign_layouts
 from mlc.rewrite.workload import workload_document
 from mlc.settings import CompileOptions, Observer
@@ -214,3 +214,14 @@ def test_loops_of_fused_consumers_are_reconstructed_alike() -> None:
     relu, sums = schedule.stages[-1], next(s for s in schedule.stages if s.op.combiner is not None)
     assert relu.op.shape == sums.op.shape == (1, 3, 2, 2, 4, 6, 8)
     assert sums.attach is not None
+
+
+def test_blocks_are_turned_before_a_reshape_sees_them_in_another_shape() -> None:
+    net = Net()
+    r = net.op("reshape", net.conv(net.x, "a"), name="r", shape=(1, 16 * 144))
+    w = net.builder.constant(np.ones((16 * 144, 3), np.float32), "w_fc")
+    graph, found = net.placed([net.op("matmul", r, w, name="fc")], a=TILES)
+    assert of(found, "a").layout == TILED
+    (reshape,) = [n for n in graph.nodes if is_alias(n)]
+    (turned,) = [n for n in graph.nodes if reshape.inputs[0] in n.outputs]
+    assert turned.op is get("identity")
