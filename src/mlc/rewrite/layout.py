@@ -113,19 +113,20 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
             inputs = tuple(plain(v) if v.type.layout is None else new[v] for v in node.inputs)
             outputs = node.outputs
         else:
+            if is_reshape(node) and node.inputs[0] not in graph.constants:
+                # blocks are turned as a whole, and rows seen in another shape; element by element, each would have to
+                # be found by divisions (measured on Zen 5: 10 cycles an element instead of 0.2)
+                rows = plain(node.inputs[0])
+                new[rows] = rows
+                node = Node(node.op, (rows,), node.attrs, node.outputs, node.sources)
             is_constant = [v in graph.constants for v in node.inputs]
             types = [v.type if c else new[v].type for v, c in zip(node.inputs, is_constant, strict=True)]
             row_major = taking_any.isdisjoint(node.outputs)
             node, choice = choose(node, types, is_constant, row_major)
-            if is_reshape(node) and types[0].layout is not None and not any(choice.outputs):
-                # rows of blocks are turned as a whole, and then seen in another shape; element by element, each has to
-                # be found by divisions (measured on Zen 5: 0.2 cycles an element instead of 10)
-                inputs = (plain(node.inputs[0]),)
-            else:
-                inputs = tuple(
-                    constant(v, choice.packed.get(k)) if c else converted(v, choice.packed.get(k))
-                    for k, (v, c) in enumerate(zip(node.inputs, is_constant, strict=True))
-                )
+            inputs = tuple(
+                constant(v, choice.packed.get(k)) if c else converted(v, choice.packed.get(k))
+                for k, (v, c) in enumerate(zip(node.inputs, is_constant, strict=True))
+            )
             outputs = tuple(
                 v if layout is None or v.type.layout is not None else Value(v.name, v.type.with_layout(layout))
                 for v, layout in zip(node.outputs, choice.outputs, strict=True)
