@@ -23,7 +23,7 @@ from mlc.ir.graph import Builder, Graph, Node
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
 
-TURNS = 4  # shuffles a vector that turn rows of pixels to vectors of channels
+SHUFFLES = 4  # shuffles a vector that turn rows of pixels to vectors of channels
 
 
 def multiply_adds(graph: Graph) -> int:
@@ -98,7 +98,7 @@ def whole_vectors(graph: Graph, lanes: int) -> dict[str, int]:
         vectors = -(-x[0] * prod(len(p) for p in phases) // lanes) * prod(p.shape[1] for p in phases)
         by_pixel += vectors * terms * y[1]
         stores += vectors * x[1]
-    turned = TURNS * prod(x[2:]) if terms == filters == 1 and groups > 1 else 0
+    turned = SHUFFLES * prod(x[2:]) if terms == filters == 1 and groups > 1 else 0
     return {
         "channels": x[0] * (terms * prod(inside) + turned) * blocks * lanes,
         "rows": x[0] * terms * y[1] * prod(inside[:-1]) * by_row * lanes,

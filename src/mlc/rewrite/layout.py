@@ -7,8 +7,8 @@ In: a fused graph of row-major values. Out: the same graph with layouts on value
 2. sequences that expand data beyond padding a block are not propagated;
 3. every complex operator chooses for itself; where its operand lies differently, the conversion happens while the
    operand is read (its padding stage writes the wanted layout), and only row-major consumers (model outputs, opaque
-   routines) and operands that are to be packed though they are no constants (weights that are learned) get a
-   conversion node of their own.
+   routines, lone reshapes) and operands that are to be packed though they are no constants (weights that are learned)
+   get a conversion node of their own.
 
 Values that have a layout already, at the border between a host and a device, keep it.
 

@@ -189,7 +189,7 @@ class ValueEmitter(IndexEmitter):
         elif cond.lanes:
             with self.only(cond, e.cond):
                 a = yield e.a
-            if self.is_chosen(cond, a) and type(e.b) is Const and str(e.b.value) in ("0", "0.0"):
+            if self.is_zero_outside(cond, a) and type(e.b) is Const and str(e.b.value) in ("0", "0.0"):  # but not -0.0
                 return a  # what is not loaded is 0 already
             with self.only(arith.unary(self, "not", cond), call("not", e.cond)):
                 b = yield e.b
@@ -198,7 +198,7 @@ class ValueEmitter(IndexEmitter):
         lanes = max(a.lanes, b.lanes, cond.lanes)
         return arith.select(self, cond, self.widen(a, lanes), self.widen(b, lanes))
 
-    def is_chosen(self, cond: Val, v: Val) -> bool:
+    def is_zero_outside(self, cond: Val, v: Val) -> bool:
         """Whether a value is 0 wherever a condition does not hold, as it was read from memory."""
         mask = self.zero_outside.get(v.text)
         return mask is not None and (mask == cond.text or cond.text in self.masks_around.get(mask, ()))
