@@ -92,6 +92,40 @@ def test_vectors_of_channels_where_rows_are_no_whole_ones() -> None:
         np.testing.assert_allclose(out, wanted, atol=1e-4, err_msg=str(config))
 
 
+@pytest.mark.parametrize(("pads", "pooling"), [((1, 1, 1, 1), False), ((0, 0, 0, 0), True)])
+def test_rows_of_a_window_are_padded_to_whole_vectors(pads: tuple[int, ...], pooling: bool) -> None:
+    """By name, of a depthwise convolution and a pooling over rows of no whole vectors, with what follows."""
+    rng = np.random.default_rng(5)
+    channels, height, width = 16, 6 + 2 - 2 * pads[0], 21 + 2 - 2 * pads[0]
+    x = rng.standard_normal((1, channels, height, width)).astype(np.float32)
+    w, b = (rng.standard_normal((channels, 1, k, k)).astype(np.float32) for k in (3, 1))
+    g = Builder("window")
+    v = g.input("x", TensorType(x.shape, f32))
+    attrs: Attrs = {"strides": (1, 1), "pads": pads, "dilations": (1, 1)}
+    if pooling:
+        outputs = g.add(get("max_pool"), [v], {**attrs, "kernel": (3, 3)})
+    else:
+        (y,) = g.add(get("conv"), [v, g.constant(w, "w")], {**attrs, "groups": channels})
+        (y,) = g.add(get("add"), [y, g.constant(b[:, :, 0], "b")])
+        outputs = g.add(get("relu"), [y])
+    (task,) = tasks_of(g.finish(outputs), TARGET, CompileOptions("window", "onnx", ""), Observer(), template="master")
+    assert task.space.default["tile3"] == (3, 1, 8)  # three whole vectors for 21 numbers
+    around = np.pad(x, ((0, 0), (0, 0), pads[:2], pads[:2]), constant_values=-np.inf if pooling else 0)
+    windows = np.lib.stride_tricks.sliding_window_view(around, (3, 3), (2, 3))
+    sums = np.einsum("ncyxhw,chw->ncyx", windows, w[:, 0])
+    wanted = windows.max((4, 5)) if pooling else np.maximum(sums + b[:, :, 0], 0)
+    operands = [x] if pooling else [x, w, b[:, :, 0]]
+    rows = task.space.sample(rng, 60)
+    rows = rows[LoopFeatures(task, TARGET).valid(rows)]
+    for config in [task.space.default, *(task.space.config(row) for row in rows[:2])]:
+        out = np.full(wanted.shape, np.nan, np.float32)
+        node = candidate(task, TARGET, config)
+        layouts = [v.type.layout for v in node.inputs]
+        arrays = [a if layout is None else layout.pack(a) for layout, a in zip(layouts, operands, strict=True)]
+        run_function(TARGET.kernel(node, "k"), [*arrays, out])
+        np.testing.assert_allclose(out, wanted, atol=1e-4, err_msg=str(config))
+
+
 def test_untuned_is_the_plain_schedule() -> None:
     assert _task("abc->ac").space.default["plan"] == "plain"
 

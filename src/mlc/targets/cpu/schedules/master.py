@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from mlc.ir import te
-from mlc.ir.expr import Load, index_vars
+from mlc.ir.expr import Load, index_vars, loads
 from mlc.ir.index import Var
 from mlc.lower.knobs import MAX_ITEMS
 from mlc.lower.schedule import Schedule
@@ -143,6 +143,13 @@ def _taps_tile(op: te.Compute, factors: tuple[Load, Load], d: int, target: Cpu) 
     return tile if len(tile) > 1 else None
 
 
+def _slides(op: te.Compute, k: int, tiled: Sequence[int]) -> bool:
+    """Whether a term slides along an axis of the tile, whose neighbours then read the same for terms in turn."""
+    along = {op.axes[e] for e in tiled}
+    reads = (ix.vars() for body in op.bodies for ld in loads(body) for ix in ld.indices)
+    return any(op.reduce_axes[k] in used and not along.isdisjoint(used) for used in reads)
+
+
 def _divisors(n: int) -> list[int]:
     return [k for k in range(1, min(n, MOST_TILE) + 1) if n % k == 0]
 
@@ -157,6 +164,7 @@ class Tiled:
         fast: the tile of a product; see :func:`product_tile`.
         plain: whether the answers do not count.
         short: terms of a sum that are unrolled untuned, at most.
+        whole: whether vectors of the sums are whole ones, along the axis where ``fast`` has them; then so are tiles.
         copies: stages before the reduction that are computed once and kept; others are where they are read.
     """
 
@@ -169,17 +177,22 @@ class Tiled:
         *,
         plain: bool = False,
         short: int = 1,
+        whole: bool = False,
         copies: Sequence[te.Tensor] = (),
     ) -> None:
         self.group, self.op, self.target = p, op, target
-        self.copies = copies
+        self.copies, self.whole = copies, whole
         knobs = p.knobs
-        self.out = p.outputs[0] if shares_loops(p, op) else op.outputs[0]
+        self.shares = whole or shares_loops(p, op)
+        self.out = p.outputs[0] if self.shares else op.outputs[0]
         assert self.out.op is not None
         extents = [a.hi + 1 for a in self.out.op.axes]
         self.lanes = target.lanes_of(self.out.dtype)
         wide = [d for d, n in enumerate(extents) if n > 1] or [len(extents) - 1]
         fast = fast or {}
+        if whole:
+            d = next(iter(fast))
+            extents[d] = -(-extents[d] // self.lanes) * self.lanes
         self.vector: int = knobs.category("vector", tuple(wide), default=next(iter(fast), wide[-1]))
         large = sorted(sorted(wide, key=lambda d: (d in fast, extents[d]), reverse=True)[:TILED])
         held_along = {d: fast.get(d, 1) for d in large}
@@ -198,12 +211,17 @@ class Tiled:
             knobs.factors(f"reduce{k}", n, 2, default=(n // i, i), most={-1: MOST_TILE}) if n > 1 else (n, 1)
             for k, (n, i) in enumerate(zip(reduced, inner, strict=True))
         ]
-        walked = [f"data{d}" for d in large] + [f"reduce{k}" for k, n in enumerate(reduced) if n > 1]
+        terms = sorted((k for k, n in enumerate(reduced) if n > 1), key=lambda k: _slides(op, k, list(fast)[1:]))
+        walked = [f"data{d}" for d in large] + [f"reduce{k}" for k in terms]
         self.order: tuple[str, ...] = knobs.permutation("order", tuple(walked[:MAX_ITEMS]))
         self.shared = knobs.discrete("shared", range(1, len(extents) + 1), default=len(extents))
         self.sums: str = knobs.category("sums", ("register", "local"), default="register")
         self.unrolled = knobs.discrete("unroll", (1, 4, 16, 64), default=16)
         tile = size_of([f[-1] for f in self.tiles.values()])
+        self.padded = whole and extents[self.vector] > self.out.shape[self.vector]
+        if self.padded:
+            last = self.tiles[self.vector][-1] if self.vector in self.tiles else extents[self.vector]
+            knobs.require(last % self.lanes == 0, "the tile is not of whole vectors")
         if self.vector in self.tiles:
             held = -(-tile // self.lanes)
         else:  # an axis that is not tiled lies in the tile as a whole
@@ -214,7 +232,7 @@ class Tiled:
     def around(self) -> tuple[Schedule, te.Tensor]:
         """A schedule with the loops of all but the reduction, and the tensor that has those of its result."""
         s = Schedule(self.group.outputs)
-        if shares_loops(self.group, self.op):
+        if self.shares:
             inline_rest(s, self.copies)
             for t in self.copies:
                 spread(s[t], self.target)
@@ -258,7 +276,7 @@ class Tiled:
     def _lying(self) -> list[int] | None:
         """The order of the sums' axes in which those of a vector are neighbours; nothing where they are anyway."""
         axes = self.op.axes
-        if not shares_loops(self.group, self.op) or all(a.hi == 0 for a in axes[self.vector + 1 :]):
+        if not self.shares or all(a.hi == 0 for a in axes[self.vector + 1 :]):
             return None
         return [*(d for d in range(len(axes)) if d != self.vector), self.vector]
 
@@ -297,14 +315,17 @@ class Tiled:
             if d in self.tiles and self.sums == "local":
                 walked[f"data{d}"], i = local.split(a, self.tiles[d][-1])
             if d == self.vector:
+                if self.padded:
+                    local.align(i, self.lanes)
                 i, vector = local.split(i, self.lanes)
             tile.append(i)
-        steps: list[Var] = []
+        step: dict[str, Var] = {}
         for k, a in enumerate(local.op.reduce_axes):
             if a.hi > 0:
-                walked[f"reduce{k}"], i = local.split(a, self.reduced[k][-1])
-                steps.append(i)
+                walked[f"reduce{k}"], step[f"reduce{k}"] = local.split(a, self.reduced[k][-1])
         assert vector is not None
+        steps = [step.pop(name) for name in self.order if name in step]
+        steps = [*step.values(), *steps]
         named = [walked.pop(name) for name in self.order if name in walked]
         local.reorder(*walked.values(), *named, *steps, *tile, vector)
         local.vectorize(vector)

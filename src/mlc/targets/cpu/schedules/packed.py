@@ -7,11 +7,11 @@ access. All else is as in :mod:`mlc.targets.cpu.schedules.master`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 
 from mlc.ir import te
-from mlc.ir.expr import Load, index_vars
+from mlc.ir.expr import Load, index_vars, loads
 from mlc.ir.index import Linear, Var
 from mlc.ir.layout import Layout
 from mlc.lower.knobs import divisors
@@ -19,11 +19,12 @@ from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.master import MIN_WORK, Tiled, heaviest, shares_loops
-from mlc.targets.groups.group import Group, size_of
+from mlc.targets.groups.group import Group, apart_from_output, size_of
 from mlc.targets.groups.roles import factors_of, is_border
 from mlc.targets.groups.template import Site, Template
 
 SHORT = 9  # terms of a sum that are unrolled untuned: a window of 3 x 3
+MOST_ROWS = 7  # of a tile of two whole vectors each
 MOST_SUMS = 8  # vectors of sums of a tile whose rows are no whole vectors
 WIDEST = 64  # elements of a tile along one axis
 
@@ -56,17 +57,47 @@ def _schedule(g: Group, target: Cpu) -> Schedule:
     assert op is not None
     packed = [t for t in g.inputs if t in g.layouts and not g.layouts[t].is_plain]
     fast = _fast(op, packed, target)
-    p = g.apply({})
-    anchor = heaviest(p)
+    tiled = _tiled(g, op, target, packed)
+    p, new = _padded(g, op, tiled.vector, tiled.lanes) if tiled.padded else g.applied({})
+    anchor = new[op.outputs[0]].op
     assert anchor is not None
-    borders = [s.outputs[0] for s in p.computes if is_border(s)]
-    copied = borders and g.knobs.category("border", ("copied", "tested"), default="copied") == "copied"
-    return Tiled(p, anchor, target, fast, short=SHORT, copies=borders if copied else ()).schedule()
+    borders = [new[s.outputs[0]] for s in g.computes if is_border(s)]
+    usual = "tested" if tiled.whole else "copied"  # masks of some vectors cost less than a copy that few terms read
+    copied = borders and g.knobs.category("border", ("copied", "tested"), default=usual) == "copied"
+    copies = borders if copied else ()
+    return Tiled(p, anchor, target, fast, short=SHORT, whole=tiled.whole, copies=copies).schedule()
 
 
 def _tiled(g: Group, op: te.Compute, target: Cpu, constants: Collection[te.Tensor]) -> Tiled:
     """What the knobs say that decide layouts."""
-    return Tiled(g, op, target, _fast(op, constants, target), short=SHORT)
+    fast = _fast(op, constants, target)
+    whole = _whole(op, next(iter(fast)), constants, target.lanes_of(op.outputs[0].dtype))
+    return Tiled(g, op, target, fast, short=SHORT, whole=whole)
+
+
+def _whole(op: te.Compute, d: int, constants: Collection[te.Tensor], lanes: int) -> bool:
+    """Whether rows are padded to whole vectors: those that no packed weights have, and that are longer than one."""
+    weights = packable(op, constants)
+    n = op.axes[d].hi + 1
+    return n > lanes and n % lanes > 0 and (weights is None or op.axes[d] not in index_vars(weights))
+
+
+def _padded(g: Group, op: te.Compute, d: int, lanes: int) -> tuple[Group, Mapping[te.Tensor, te.Tensor]]:
+    """The group with an axis of its reduction in whole vectors, and so are the borders that it reads.
+
+    Gives:
+        it, and the new tensor for every old one.
+    """
+    sums = op.outputs[0]
+    g = apart_from_output(g, sums)
+    excess = -sums.shape[d] % lanes
+    extra = {sums: Layout(sums.shape).pad(d, 0, excess)}
+    for ld in (ld for body in op.bodies for ld in loads(body)):
+        if ld.source.op is not None and is_border(ld.source.op):
+            for k, ix in enumerate(ld.indices):
+                if ix.coefficient(op.axes[d]) > 0:
+                    extra[ld.source] = Layout(ld.source.shape).pad(k, 0, excess * ix.coefficient(op.axes[d]))
+    return g.applied(extra)
 
 
 def packable(op: te.Compute, constants: Collection[te.Tensor]) -> Load | None:
@@ -107,9 +138,9 @@ def _fast(op: te.Compute, constants: Collection[te.Tensor], target: Cpu) -> dict
     other way round. Of all such tiles in whole vectors that fit the registers, the one with the most products for what
     it loads; a row where there is none.
     """
-    lanes = target.lanes_of(op.outputs[0].dtype)
     found = _product(op, constants, target, last=True) or _product(op, constants, target, last=False)
-    return found or _row(op, lanes)
+    d = max((k for k, a in enumerate(op.axes) if a.hi > 0), default=0)
+    return found or _row(op, d, target, whole=_whole(op, d, constants, target.lanes_of(op.outputs[0].dtype)))
 
 
 def _product(op: te.Compute, constants: Collection[te.Tensor], target: Cpu, *, last: bool) -> dict[int, int] | None:
@@ -149,15 +180,22 @@ def _vector_axes(
             yield d
 
 
-def _row(op: te.Compute, lanes: int) -> dict[int, int]:
-    """A part of the result's rows, for some positions of an axis along which what they read stays the same."""
-    wide = [d for d, a in enumerate(op.axes) if a.hi > 0] or [0]
-    d = wide[-1]
-    width = max(n for n in divisors(op.axes[d].hi + 1) if n <= WIDEST)
-    held = -(-width // lanes)
+def _row(op: te.Compute, d: int, target: Cpu, *, whole: bool) -> dict[int, int]:
+    """A part of the result's rows, for some positions of an axis along which what they read stays the same.
+
+    Rows in whole vectors are read by neighbours of a window: two vectors of as many rows as leave registers for what
+    these read (see :func:`mlc.targets.cpu.schedules.window.schedule_window`).
+    """
+    lanes, extent = target.lanes_of(op.outputs[0].dtype), op.axes[d].hi + 1
+    wide = [k for k, a in enumerate(op.axes) if a.hi > 0] or [0]
+    if whole:
+        width, most = lanes * (2 - -(-extent // lanes) % 2), 2 * min(MOST_ROWS, target.registers // 4)
+    else:
+        width, most = max(n for n in divisors(extent) if n <= WIDEST), MOST_SUMS
     reads = [index_vars(factor) for factor in factors_of(op) or ()]
     again = [e for e in wide[:-1] if any(op.axes[d] in r and op.axes[e] not in r for r in reads)] or wide[-2:-1]
-    return {d: width, **{e: max(n for n in divisors(op.axes[e].hi + 1) if n * held <= MOST_SUMS) for e in again[-1:]}}
+    held = -(-width // lanes)
+    return {d: width, **{e: max(n for n in divisors(op.axes[e].hi + 1) if n * held <= most) for e in again[-1:]}}
 
 
 PACKED = Template("master", _fits, _layouts, _schedule)
