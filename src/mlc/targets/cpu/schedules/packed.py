@@ -95,8 +95,9 @@ def _padded(g: Group, op: te.Compute, d: int, lanes: int) -> tuple[Group, Mappin
     for ld in (ld for body in op.bodies for ld in loads(body)):
         if ld.source.op is not None and is_border(ld.source.op):
             for k, ix in enumerate(ld.indices):
-                if ix.coefficient(op.axes[d]) > 0:
-                    extra[ld.source] = Layout(ld.source.shape).pad(k, 0, excess * ix.coefficient(op.axes[d]))
+                stride = ix.coefficient(op.axes[d]) or 0
+                if stride > 0:
+                    extra[ld.source] = Layout(ld.source.shape).pad(k, 0, excess * stride)
     return g.applied(extra)
 
 
