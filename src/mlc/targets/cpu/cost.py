@@ -133,6 +133,7 @@ class Product:
         whole: whether the last columns are computed by a whole tile as well, which is in part for nothing.
         parts: whether the last columns may be computed by a narrower tile instead.
         terms: products that an instruction sums up; a left operand has as many elements in four bytes.
+        cut: whether a panel that the second-level cache does not hold is cut into parts that it does.
     """
 
     extent: int
@@ -144,6 +145,7 @@ class Product:
     whole: bool = False
     parts: bool = False
     terms: int = 1
+    cut: bool = False
 
     def cycles(self, tile: Tile, target: Cpu) -> float:
         """Cycles of the whole product, on each thread, with a register tile."""
@@ -161,7 +163,9 @@ class Product:
         left = self.extent * (element * self.depth if self.row_bytes is None else self.row_bytes)
         rights = columns * vector_bytes
         # a panel is read for each row tile: at first from where the whole operand lies, then from where a panel stays
-        again = rights * (tasks - 1) / bandwidth(panel + min(left, tile.rows * element * self.depth), target)
+        read = panel + min(left, tile.rows * element * self.depth)
+        near = min(read, target.l2 * USABLE) if self.cut else read
+        again = rights * (tasks - 1) / bandwidth(near, target)
         first = rights / bandwidth(rights, target)
         # the left operand is read for each column tile
         passes = sum(n for _, n in column_tiles)

@@ -89,6 +89,21 @@ def share_inside(g: Group, *, columns: bool) -> float:
     return prod(shares)
 
 
+def columns_inside(g: Group) -> tuple[tuple[int, int], ...]:
+    """For every tap along the last axis: the first place whose term is inside of the input, the one after the last."""
+    anchor, role = g.anchor, g.role
+    assert anchor is not None
+    assert isinstance(role, Convolution)
+    width, taps, last = anchor.shape[-1], role.taps[-1], len(anchor.shape) - 1
+    found = next(((ix, n) for d, ix, n in _axes_with_border(g, columns=True) if d == last), None)
+    if found is None:
+        return ((0, width),) * taps
+    ix, n = found
+    step, apart = ix.terms.get(anchor.axes[-1], 0), ix.terms.get(anchor.reduce_axes[-1], 0)
+    inside = [[w for w in range(width) if 0 <= ix.const + step * w + apart * k < n] for k in range(taps)]
+    return tuple((some[0], some[-1] + 1) if some else (0, 0) for some in inside)
+
+
 def _axes_with_border(g: Group, *, columns: bool) -> list[tuple[int, Linear, int]]:
     """For every spatial axis with a border: which it is, where in the input a term reads, and the input's extent."""
     role = g.role

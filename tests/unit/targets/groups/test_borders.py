@@ -14,7 +14,7 @@ from mlc.ir.types import f32
 from mlc.lower.knobs import Knobs
 from mlc.lower.relayout import read_margins
 from mlc.ops import get
-from mlc.targets.groups.borders import share_inside, without_border
+from mlc.targets.groups.borders import columns_inside, share_inside, without_border
 from mlc.targets.groups.group import Group
 
 
@@ -57,6 +57,15 @@ def test_terms_in_the_border_are_passed_over(case: dict[str, Any], rows: float, 
     assert (bare.anchor.inputs[0] is plain.inputs[0]) is columns
     rng = np.random.default_rng(3)
     same_results(plain, bare, {t: rng.standard_normal(t.shape).astype(np.float32) for t in plain.inputs})
+
+
+@pytest.mark.parametrize("case, rows, along", CASES)
+def test_places_inside_are_told_for_every_tap_of_a_row(case: dict[str, Any], rows: float, along: float) -> None:
+    plain = conv(**case)
+    assert plain.anchor is not None
+    found = columns_inside(plain)
+    assert sum(end - first for first, end in found) / (len(found) * plain.anchor.shape[-1]) == pytest.approx(along)
+    assert columns_inside(conv((1, 3, 4), (3,), pads=1)) == ((1, 4), (0, 4), (0, 3))
 
 
 @pytest.mark.parametrize("columns", [False, True])

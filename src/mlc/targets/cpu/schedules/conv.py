@@ -19,18 +19,28 @@ from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import assumed, pinned
 from mlc.ops.algorithms import Algorithm
 from mlc.targets.base import LayoutChoice
-from mlc.targets.cpu.cost import Product, Tile, bandwidth, fetches_ahead, unrolled_steps
+from mlc.targets.cpu.cost import USABLE, Product, Tile, bandwidth, fetches_ahead, unrolled_steps
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
+from mlc.targets.cpu.schedules.conv_blocking import CACHED, Blocking, chunks_of, come_from_far, cut_for_caches
 from mlc.targets.cpu.schedules.conv_filters import block_of, in_filters, worthy_block
 from mlc.targets.cpu.schedules.conv_loops import ConvPlan, blocked_loops, chunked_loops
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.cpu.schedules.conv_runs import may_run, run_weight_layout, runs_pay, terms_of_run
-from mlc.targets.cpu.schedules.conv_tile import BYTES, Border, conv_cycles, conv_product, conv_tile, is_wide, widths
+from mlc.targets.cpu.schedules.conv_tile import (
+    BYTES,
+    WIDE_VECTOR,
+    Border,
+    conv_cycles,
+    conv_product,
+    conv_tile,
+    is_wide,
+    streamed,
+    widths,
+)
 from mlc.targets.cpu.schedules.tile import ask_tile
 from mlc.targets.cpu.schedules.tiled import tiled_loops
-from mlc.targets.groups.borders import share_inside, without_border
+from mlc.targets.groups.borders import columns_inside, share_inside, without_border
 from mlc.targets.groups.group import (
     Group,
     best_divisor,
@@ -55,7 +65,10 @@ WORTH_APART = 0.96  # part of the cycles that reading pixels where they lie may 
 PICKED = 0.5  # cycles an element of that copy
 PACKING = 4.0  # times that packing takes longer than to read what is packed
 MOST_BLOCKS = 64  # that the pixels of a convolution are cut into
-SMALL = 1 / 16  # part of the second-level cache that weights may take which are not fetched ahead
+# Steps of an iteration of tiles whose code changes with every tap, where they read weights at more than so much of the
+# second-level cache's bandwidth (measured on Zen 5: tiles of 3 to 5 pixels are 1 to 1.2 times as fast as with 1 to 4
+# steps; with vectors of 32 bytes, whose tiles all are that low, 0.92 to 1.06 times).
+STREAMED, STREAMED_STEPS = 0.5, 8
 MOST_PANELS = 16  # register tiles of output channels that share a block of pixels
 
 
@@ -307,8 +320,12 @@ def plan_conv(g: Group, target: Cpu, *, apart: bool = False) -> ConvPlan:
     even = extent % blocks == 0 and (not flat or extent // blocks % target.rows == 0)
     knobs.require(even, "pixels cannot be cut evenly into so many blocks")
     first = knobs.category("order", ("pixels", "channels"), default="pixels" if cut.pixels_first else "channels")
-    even = channels % target.lanes == 0 and role.weights.shape[1] % target.lanes == 0
-    parts = [k * target.lanes for k in divisors(channels // target.lanes)[:-1]] if even else []
+    if channels % target.lanes == 0:
+        cuts_channels = role.weights.shape[1] % target.lanes == 0
+    else:  # what the second-level cache holds gains nothing
+        weights = size_of(taps) * channels * product.columns * target.rows * target.vector_bytes
+        cuts_channels = terms == 1 and size_of(taps) > 1 and weights > CACHED * target.l2
+    parts = chunks_of(channels, target) if cuts_channels else []
     # 0 sums all channels up at once
     chunk = knobs.discrete("chunk", (0, *parts), default=cut.chunk or 0)
     whole = (run or whole_channels(role.weights.shape[1], target, terms)) // terms
@@ -318,7 +335,12 @@ def plan_conv(g: Group, target: Cpu, *, apart: bool = False) -> ConvPlan:
     dot = dot_of_conv(g, target)
     # a wide core loses nothing to the loop (measured on Zen 5: MobileNet-v1 in bytes takes 0.99 times as long)
     short = terms >= BYTES and is_wide(target)
-    most = 1 if short else unrolled_steps(Tile(int(tile.rows), int(tile.vectors)), target, dot)
+    sums = Tile(int(tile.rows), int(tile.vectors))
+    columns = border.passes_columns(sums, target)
+    most = 1 if short else unrolled_steps(sums, target, dot)
+    long = target.vector_bytes >= WIDE_VECTOR
+    if columns and long and streamed(sums, target) > STREAMED * target.l2_bandwidth:
+        most = STREAMED_STEPS
     steps = knobs.discrete("steps", divisors(most_inner), default=best_divisor(most_inner, most))
     knobs.require(inner % steps == 0, "a ragged end of the unrolled channels")
     groups = -(-product.columns * role.groups // tile.vectors)
@@ -327,14 +349,18 @@ def plan_conv(g: Group, target: Cpu, *, apart: bool = False) -> ConvPlan:
     knobs.require(groups % panels == 0, "register tiles of channels cannot be cut evenly into such blocks")
     walk = knobs.permutation("walk", ("rows", "panels", "tiles") if run else ("panels", "rows", "tiles"))
     shared = knobs.discrete("shared", (0, 1, 2, 3, 4), default=len(space) if run else 0)
-    columns = border.passes_columns(tile)
     knobs.require(
         not columns or all(walk.index(name) < walk.index("tiles") for name in ("panels", "rows")),
         "tiles that pass over columns of the border are unrolled",
     )
     depth = size_of(role.weights.shape[1:]) * int(chunk or channels) // max(1, channels)
     ahead = fetches_ahead(depth * int(tile.vectors) * target.lanes * role.weights.dtype.itemsize, target)
-    fetch = knobs.category("prefetch", (False, True), default=ahead > 0 or come_from_far(role.weights, target))
+    panel = size_of(taps) * (int(chunk) or channels) * sums.vectors * target.rows * target.vector_bytes
+    # the next chunk of weights would push out this one, which is read for every tile, or be pushed out itself
+    beside = not chunk or 2 * panel <= USABLE * target.l2
+    fetch = knobs.category(
+        "prefetch", (False, True), default=ahead > 0 or (beside and come_from_far(role.weights, target))
+    )
     cut = Blocking(extent // blocks, blocks > 1 and first == "pixels", chunk or None, axis)
     taps_first = terms_order.index("taps") < terms_order.index("channels")
     next_tile, this = (False, ahead if assumed(fetch) else 0) if ahead else (fetch, 0)
@@ -364,10 +390,10 @@ def _border(g: Group, flat: bool, target: Cpu) -> Border:
     # steps (measured on Zen 5: 512 channels of 7 × 7 pixels take 1.4 times as long as with tiles over all rows).
     # Of words, what is zero may count (``Weights.BIPOLAR``).
     passes = not flat and terms_of(g, target) == 1 and role.bits is None
-    rows = share_inside(g, columns=False) if passes else 1.0
+    rows, width = share_inside(g, columns=False) if passes else 1.0, anchor.shape[-1]
     # terms in lanes of a vector are read for all pixels of a tile
-    both = share_inside(g, columns=True) if passes and target.terms == 1 else rows
-    return Border(rows, both, anchor.shape[-1], role.taps)
+    columns = columns_inside(g) if passes and target.terms == 1 else ((0, width),) * role.taps[-1]
+    return Border(rows, width, columns, volume=len(role.taps) > 2)
 
 
 def work_of(g: Group, target: Cpu) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -483,18 +509,6 @@ def _may_be_flat(g: Group, target: Cpu) -> bool:
     """
     rows = g.anchor is not None and len(g.anchor.shape) == 4 and size_of(g.anchor.shape) > 0
     return rows and target.terms == 1 and not _ask_run(g, target)
-
-
-def come_from_far(weights: te.Tensor, target: Cpu) -> bool:
-    """Whether weights are fetched ahead, a panel while the one before is used: all but those of small layers.
-
-    From one run of a network to the next its other layers take the second-level cache, so weights come from beyond it,
-    however few they are. They are read in order, and yet each line takes long enough to come to leave the core idle
-    (measured on Zen 3 with 1024 × 1024 channels on 7 × 7 pixels: 86 % of peak without, 97 % with; on Zen 5, of networks
-    whose weights lie in the third-level cache, 0.95 to 0.98 times the time of those in floats where it had been done
-    beyond the second-level cache's size only, and as fast or up to a hundredth slower from an eighth on).
-    """
-    return weights.size * weights.dtype.itemsize > SMALL * target.l2
 
 
 def _fits(g: Group, target: Cpu) -> bool:

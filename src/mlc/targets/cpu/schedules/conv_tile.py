@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from mlc.targets.cpu.cost import Product, Tile, all_tiles
+from mlc.targets.cpu.cost import Product, Tile, all_tiles, step_cycles
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.groups.group import size_of
 
@@ -21,6 +21,7 @@ WORTH_BORDER = 0.98  # share of the terms that are inside the image, from which 
 # The same for volumes: slices of them often lie a power of two apart and push each other out of caches, which margins
 # keep them from (measured on Zen 5: 64 channels of 16 × 56 × 56, of which 93 % are inside, take 1.6 times as long).
 WORTH_BORDER_OF_VOLUMES = 0.9
+WORTH_CHANGES = 0.95  # part of the cycles of a row that tiles of few pixels may take at most which pass over columns
 # Sums of bytes are made into bytes again by six instructions, which overlap with the steps of the next tile only as far
 # as the core looks ahead (measured on Zen 4: the first layers of MobileNet-v2 take a tenth less than with 28 sums).
 BYTES = 4  # that an instruction sums up
@@ -62,7 +63,10 @@ def conv_product(
     # neighbouring pixels read the same rows, so one more brings in a column of the window
     fresh = target.lane_bytes * target.rows * x[1] * window // (taps[-1] if taps else 1)
     parts = whole and window > 1 and terms == 1
-    return Product(extent, columns, x[1] * window, repeats, row_bytes=fresh, whole=whole, parts=parts, terms=terms)
+    return Product(
+        extent, columns, x[1] * window, repeats, row_bytes=fresh, whole=whole, parts=parts, terms=terms,
+        cut=parts and x[1] > target.lanes,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,25 +75,35 @@ class Border:
 
     Args:
         inside_rows: share of the rows of windows that are inside of the input.
-        inside: share of all terms that are inside.
         width: pixels of a row.
-        taps: extents of the window.
+        columns: for every tap of a row, the first pixel that it reads inside of the input for, and the one behind the
+            last.
+        volume: whether rows lie in slices.
     """
 
     inside_rows: float
-    inside: float
     width: int
-    taps: tuple[int, ...]
+    columns: tuple[tuple[int, int], ...]
+    volume: bool
 
-    def passes_columns(self, tile: Tile) -> bool:
+    @property
+    def inside(self) -> float:
+        """The share of all terms that are inside."""
+        of_row = sum(end - first for first, end in self.columns)
+        return self.inside_rows * of_row / max(1, self.width * len(self.columns))
+
+    def passes_columns(self, tile: Tile, target: Cpu) -> bool:
         """Whether every tile of a row gets code of its own for every tap of a row, which reads only what is inside.
 
         Where tiles have more vectors than pixels, weights stream from the second-level cache, and code that changes
-        with every tap halts that stream (measured on Zen 5: 3 × 7 takes a sixth longer so, 5 × 4 a twentieth less).
+        with every tap halts that stream (measured on Zen 5: 3 × 7 takes a sixth longer so, 5 × 4 a twentieth less). In
+        rows of a few pixels so much is outside that it pays nevertheless, and no copy with a border is made (4 × 4 to
+        4 × 6 in rows of 4: 1.1 to 1.35 times as fast).
         """
         if self.inside >= self.inside_rows or not self._pays(self.inside):
             return False
-        return -(-self.width // tile.rows) * self.taps[-1] <= MOST_PIECES and _is_high(tile)
+        few = -(-self.width // tile.rows) * len(self.columns) <= MOST_PIECES
+        return few and (is_high(tile) or self._of_row(tile, target) < WORTH_CHANGES)
 
     @property
     def passes_rows(self) -> bool:
@@ -97,11 +111,32 @@ class Border:
         return self._pays(self.inside_rows)
 
     def _pays(self, inside: float) -> bool:
-        return inside < (WORTH_BORDER if len(self.taps) < 3 else WORTH_BORDER_OF_VOLUMES)
+        return inside < (WORTH_BORDER_OF_VOLUMES if self.volume else WORTH_BORDER)
 
-    def share(self, tile: Tile) -> float:
-        """The share of the terms that a tile computes."""
-        return self.inside if self.passes_columns(tile) else self.inside_rows if self.passes_rows else 1.0
+    def _of_row(self, tile: Tile, target: Cpu) -> float:
+        """The share of the cycles of a row's tiles that is left where these pass over columns.
+
+        A tile that has lost pixels may have too few sums to hide their latency, and takes as long as before.
+        """
+        whole, left = 0.0, 0.0
+        for first in range(0, self.width, tile.rows):
+            end = min(first + tile.rows, self.width)
+            whole += len(self.columns) * step_cycles(end - first, tile.vectors, target)
+            for low, high in self.columns:
+                rows = min(end, high) - max(first, low)
+                left += step_cycles(rows, tile.vectors, target) if rows > 0 else 0.0
+        return left / whole
+
+    def share(self, tile: Tile, target: Cpu) -> float:
+        """The share of the cycles of all terms that a tile takes."""
+        if self.passes_columns(tile, target):
+            return self.inside_rows * self._of_row(tile, target)
+        return self.inside_rows if self.passes_rows else 1.0
+
+
+def streamed(tile: Tile, target: Cpu) -> float:
+    """Bytes of weights that a tile reads a cycle."""
+    return target.rows * target.vector_bytes * tile.vectors / step_cycles(tile.rows, tile.vectors, target)
 
 
 def is_wide(target: Cpu) -> bool:
@@ -127,7 +162,7 @@ def conv_tile(product: Product, target: Cpu, vectors: int | None = None, border:
         tiles = [t for t in tiles if t.rows * t.vectors <= few]
 
     def cycles(tile: Tile) -> float:
-        return product.cycles(tile, target) * (1.0 if border is None else border.share(tile))
+        return product.cycles(tile, target) * (1.0 if border is None else border.share(tile, target))
 
     def best(tiles: list[Tile], cycles: Callable[[Tile], float] = cycles) -> Tile:
         return min(tiles, key=lambda t: (round(cycles(t)), -t.rows))
@@ -144,24 +179,25 @@ def conv_tile(product: Product, target: Cpu, vectors: int | None = None, border:
     chosen = best(several or exact)
     if wide and (not several or cycles(best(wide)) < WORTH_PADDING * cycles(chosen)):
         chosen = best(wide)
-    if product.parts and not _is_high(chosen):
+    if product.parts and not is_high(chosen):
         # one vector that is left by wide tiles of few rows has too few sums to hide their latency
         ends = [v for v in widths(product) if v == 2 or (v > 2 and product.columns % v != 1)]
-        high = [t for t in wide if t.vectors in ends and _is_high(t)]
-        if high and ended(best(high, ended)) < WORTH_PARTS * cycles(chosen):
+        high = [t for t in wide if t.vectors in ends and is_high(t)]
+        if high and ended(best(high, ended)) < WORTH_PARTS * ended(chosen):
             return best(high, ended)
     return chosen
 
 
-def _is_high(tile: Tile) -> bool:
+def is_high(tile: Tile) -> bool:
     """Whether a tile reads fewer vectors than it has rows."""
     return tile.rows > tile.vectors
 
 
 def tile_cycles(product: Product, tile: Tile, target: Cpu, border: Border | None) -> float:
     """Cycles of a convolution with a tile, of which the last one may be narrower."""
-    ended = replace(product, whole=False) if product.parts and _is_high(tile) else product
-    return ended.cycles(tile, target) * (1.0 if border is None else border.share(tile))
+    narrow = product.parts and (is_high(tile) or (border is not None and border.passes_columns(tile, target)))
+    ended = replace(product, whole=False) if narrow else product
+    return ended.cycles(tile, target) * (1.0 if border is None else border.share(tile, target))
 
 
 def widths(product: Product) -> list[int]:

@@ -24,7 +24,7 @@ from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import HIDDEN, Product, Tile, balance, bandwidth, ragged_steps, unrolled_steps
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.conv import come_from_far
+from mlc.targets.cpu.schedules.conv_blocking import come_from_far
 from mlc.targets.cpu.schedules.conv_tile import conv_product, conv_tile
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.master import MASTER
