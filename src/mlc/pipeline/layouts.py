@@ -19,7 +19,7 @@ from mlc.rewrite.layout import assign_layouts
 from mlc.rewrite.recurrence import map_bodies
 from mlc.rewrite.region import is_region, region_graph
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import LayoutChoice, Target
+from mlc.targets.base import LEVELS, LayoutChoice, Target
 from mlc.targets.functions import FunctionCache
 
 
@@ -94,10 +94,11 @@ def lay_out(
     def wanted(
         node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
     ) -> tuple[Node, LayoutChoice]:
-        row_major = row_major and on_host  # what leaves a region lies as the device wants it
         if configurations is not None:
             tuned = configurations.configure(node, types, constant, row_major)
-            if config := config_of(tuned):
+            # on a device, records of a group whose result is read by others may be found for one whose result is not
+            leaves = not on_host and row_major
+            if (config := config_of(tuned)) and not (leaves and LEVELS in config):
                 try:
                     return tuned, part.machine.layouts(tuned, types, constant, row_major, Knobs(config))
                 except (ScheduleError, LowerError) as error:

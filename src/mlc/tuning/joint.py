@@ -16,9 +16,9 @@ import numpy as np
 from mlc.errors import LowerError, ScheduleError
 from mlc.lower.knobs import Categorical, Config, Knobs, Space
 from mlc.rewrite.group import configured
-from mlc.targets.base import LEVELS, Foreseeing, Target
+from mlc.targets.base import LEVELS, Foreseeing, Target, Whole
 from mlc.tuning.base import Explorer, batch_of
-from mlc.tuning.task import Task, candidate, with_types
+from mlc.tuning.task import Task, candidate, layouts_of, schedule_of, with_types
 
 JOINT = 0.3  # share of trials in which layouts are searched, of an operator
 JOINT_OF_NETWORKS = 0.4  # of a network's
@@ -50,11 +50,13 @@ def layout_space(task: Task, target: Target, levels: int = 1) -> Space | None:
         levels: of tiles.
     """
     # whoever takes row-major results only would have to convert them, and no trial tells how long that takes
-    if task.constants is not None or (task.row_major and all(v.type.layout is None for v in task.node.outputs)):
+    if task.row_major and all(v.type.layout is None for v in task.node.outputs):
+        return None
+    if task.constants is not None and not isinstance(target.accelerator, Whole):
         return None
     config: Config = {LEVELS: levels}
     knobs = Knobs(config)
-    target.layouts(configured(task.node, config), task.types, task.constant, task.row_major, knobs)
+    layouts_of(task, configured(task.node, config), target, knobs)
     if LEVELS not in knobs.asked:
         return None
     own = [Categorical(LEVELS, (levels,)) if name == LEVELS else k for name, k in knobs.asked.items()]
@@ -80,7 +82,7 @@ def expected_layouts(task: Task, target: Target, space: Space, most: int) -> lis
             config = space.config(row)
             knobs = Knobs(config)
             try:
-                target.layouts(configured(task.node, config), task.types, task.constant, task.row_major, knobs)
+                layouts_of(task, configured(task.node, config), target, knobs)
             except ScheduleError:
                 knobs.expected = None
             known[key] = knobs.expected
@@ -160,7 +162,7 @@ def loop_space(task: Task, target: Target, layouts: Config) -> Space | None:
     """
     knobs = Knobs(layouts)
     try:
-        target.schedule(candidate(task, target, layouts), knobs)
+        schedule_of(task, candidate(task, target, layouts), target, knobs)
     except (ScheduleError, LowerError):
         return None
     fixed = [Categorical(name, (value,)) for name, value in layouts.items()]
@@ -199,7 +201,7 @@ def primitives_of(task: Task, target: Target, config: Config) -> dict[str, str]:
     config = layouts_in(config)
     node = configured(with_types(task.node, task.types), config)
     try:
-        choice = target.layouts(node, task.types, task.constant, task.row_major, Knobs(config))
+        choice = layouts_of(task, node, target, Knobs(config))
     except ScheduleError:  # it cannot be compiled either, and the trial says why
         return {}
     found = [("result", layout) for layout in choice.outputs]

@@ -29,7 +29,7 @@ from mlc.rewrite.group import config_of, configured, device_of, identity_of, is_
 from mlc.rewrite.recurrence import graphs
 from mlc.rewrite.workload import Document, Workload, read_workload, workload_document, workload_key
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import LEVELS, Target, Tunable, Whole
+from mlc.targets.base import LEVELS, LayoutChoice, Target, Tunable, Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,19 +302,36 @@ def schedule_of(task: Task, node: Node, target: Target, knobs: Knobs) -> Schedul
     return target.accelerator.schedule(node, task.constants, knobs)
 
 
+def layouts_of(task: Task, node: Node, target: Target, knobs: Knobs) -> LayoutChoice:
+    """The layouts that a task's group prefers.
+
+    Args:
+        task: says whose it is, and where it stands.
+        node: the group, under a configuration.
+        target: the machine.
+        knobs: are asked.
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
+    if task.constants is None:
+        return target.layouts(node, task.types, task.constant, task.row_major, knobs)
+    assert target.accelerator is not None
+    return target.accelerator.layouts(node, task.types, task.constant, knobs)
+
+
 def candidate(task: Task, target: Target, config: Config) -> Node:
     """The task's group under a configuration: what is packed lies as the configuration wants it.
 
-    An accelerator packs its constants itself, and its layouts are always the same. A configuration of the layout space
-    also says how the result lies.
+    An accelerator packs its constants itself, and its own layouts are always the same. A configuration of the layout
+    space also says how the result lies.
 
     Raises:
         ScheduleError: the configuration is refused, or changes the layout that other groups see without naming it.
     """
-    if task.constants is not None:
+    if task.constants is not None and LEVELS not in config:
         return configured(task.node, config)
     node = configured(with_types(task.node, task.types), config)
-    choice = target.layouts(node, task.types, task.constant, task.row_major, Knobs(config))
+    choice = layouts_of(task, node, target, Knobs(config))
     outputs = task.node.outputs
     if LEVELS in config:
         outputs = tuple(_laid_out(v, layout) for v, layout in zip(outputs, choice.outputs, strict=True))

@@ -67,11 +67,8 @@ def inherited_layout(g: Group, inputs: Sequence[TensorType], block: int) -> Layo
     in whole blocks, too. What expands data is never propagated: who reads it converts it.
     """
     out = g.outputs[0]
-    for t, ty in zip(g.inputs, inputs, strict=True):
-        if ty.layout is None or ty.shape != out.shape or ty.layout.core.expands:
-            continue
-        if _element_by_element(g, t) or (_by_channels(ty.layout.core) and keeps_channels(g, inputs)):
-            return ty.layout.core
+    if (found := followed_layout(g, inputs)) is not None:
+        return found
     if len(out.shape) < 3:  # what has no space has no blocks of its own
         return None
     same_rank = [t for t in inputs if t.rank == len(out.shape)]
@@ -84,6 +81,17 @@ def inherited_layout(g: Group, inputs: Sequence[TensorType], block: int) -> Layo
         )
         if whole and moves_blocks(g, block):
             return blocked(out.shape, 1, block)
+    return None
+
+
+def followed_layout(g: Group, inputs: Sequence[TensorType]) -> Layout | None:
+    """The layout of an operand that the result of a group without sums takes over as it is, if there is such."""
+    out = g.outputs[0]
+    for t, ty in zip(g.inputs, inputs, strict=True):
+        if ty.layout is None or ty.shape != out.shape or ty.layout.core.expands:
+            continue
+        if _element_by_element(g, t) or (_by_channels(ty.layout.core) and keeps_channels(g, inputs)):
+            return ty.layout.core
     return None
 
 

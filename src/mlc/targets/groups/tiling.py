@@ -20,12 +20,21 @@ from math import prod
 
 from mlc.ir import te
 from mlc.ir.expr import loads
-from mlc.ir.index import as_index
+from mlc.ir.index import Var, as_index
 from mlc.ir.layout import Layout, Reorder, Split
 from mlc.ir.types import f32
 from mlc.lower.knobs import Config, Knobs, divisors
+from mlc.lower.stage import Stage
 from mlc.targets.base import LEVELS, LayoutChoice
-from mlc.targets.groups.group import Group, border_of, ends_in_anchor, inner_layouts, is_single, with_copy
+from mlc.targets.groups.group import (
+    Group,
+    best_divisor,
+    border_of,
+    ends_in_anchor,
+    inner_layouts,
+    is_single,
+    with_copy,
+)
 from mlc.targets.groups.layouts import margins_of
 from mlc.targets.groups.roles import Contraction, Convolution, PhasedConvolution, Window
 from mlc.targets.groups.template import Site
@@ -33,6 +42,7 @@ from mlc.targets.groups.template import Site
 MOST_LEVELS = 2
 AXES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 USUAL_BLOCK = 16  # channels of a block that nothing is said about
+MOST_STEPS = 16  # terms of a sum that are unrolled
 
 
 @dataclass(frozen=True)
@@ -163,6 +173,48 @@ def arranged(g: Group, tiling: Tiling) -> tuple[Group, dict[te.Tensor, Layout], 
         g = with_copy(g)
         data = _operands(g)[0]
     return g, {**_inner(g, tiling), data: tiling.data}, data
+
+
+def levels_of(axes: Sequence[Var], tiling: Tiling) -> tuple[list[Var], list[list[Var]]]:
+    """The axes of a result that is laid out: those before, and for each level, from outside to inside, one a name."""
+    count, rest = len(tiling.names), axes[tiling.lead :]
+    return list(axes[: tiling.lead]), [list(rest[k : k + count]) for k in range(0, len(rest), count)]
+
+
+def ask_terms(knobs: Knobs, local: Stage, tiling: Tiling, sums: int, most: int) -> list[Var]:
+    """The order of the terms of a tile's sums, some of which are unrolled.
+
+    Args:
+        knobs: are asked.
+        local: sums up.
+        tiling: its layouts.
+        sums: of the tile.
+        most: products that may be written out.
+    Returns:
+        the loops over terms, from outside to inside.
+    Raises:
+        ScheduleError: too much is unrolled.
+    """
+    n = 1
+    axes = list(local.op.reduce_axes)
+    rank = 0 if tiling.names[0] == "m" else len(tiling.names) - 1
+    depth, taps = axes[: len(axes) - rank], axes[len(axes) - rank :]
+    order = knobs.permutation("terms", ("channels", "taps")) if depth and taps else ("channels", "taps")
+    above: dict[str, Sequence[Var]] = {"channels": [], "taps": taps}
+    steps: list[Var] = []
+    if depth:
+        block, term = local.split(depth[0], tiling.depth)
+        usual = best_divisor(tiling.depth, 4)
+        n = knobs.discrete("steps", [k for k in divisors(tiling.depth) if k <= MOST_STEPS], default=usual)
+        term, step = local.split(term, n)
+        above["channels"], steps = [block], [term, step]
+        local.unroll(step)
+    around = [a for name in order for a in above[name]]
+    flat = taps if taps and knobs.category("taps", ("loop", "all"), default="loop") == "all" else []
+    knobs.require(sums * n * prod(a.hi + 1 for a in flat) <= most, "too much is unrolled")
+    for a in flat:
+        local.unroll(a)
+    return [*around, *steps]
 
 
 def _inner(g: Group, tiling: Tiling) -> dict[te.Tensor, Layout]:

@@ -53,10 +53,10 @@ def _region(task: Task, node: Node, accelerator: Accelerator) -> Program:
     """The program of a region of one group."""
     choice = accelerator.layouts(node, task.types, task.constant, Knobs(config_of(node)))
     constants, inputs = {}, []
-    for k, v in enumerate(node.inputs):
-        array = (task.constants or {}).get(v)
+    for k, (v, own) in enumerate(zip(node.inputs, task.node.inputs, strict=True)):
+        array = (task.constants or {}).get(own)
         if array is not None:  # packed as the untuned group wants it
-            logical = array if v.type.layout is None else v.type.layout.unpack(array)
+            logical = array if own.type.layout is None else own.type.layout.unpack(array)
             layout = choice.packed.get(k)
             v = Value(v.name, TensorType(v.type.shape, v.type.dtype, layout))
             constants[v] = logical if layout is None else layout.pack(logical)

@@ -24,9 +24,17 @@ from mlc.targets.cpu.schedules.tile import finish_tile
 from mlc.targets.cpu.schedules.tiled_tile import MOST_PANELS, best_choice, shape_of
 from mlc.targets.groups.group import Group, accumulate_in_registers, best_divisor, size_of
 from mlc.targets.groups.template import Site, Template
-from mlc.targets.groups.tiling import Tiling, arranged, is_tiled, layouts_of, may_be_tiled, tiling_of
+from mlc.targets.groups.tiling import (
+    Tiling,
+    arranged,
+    ask_terms,
+    is_tiled,
+    layouts_of,
+    levels_of,
+    may_be_tiled,
+    tiling_of,
+)
 
-MOST_STEPS = 16  # terms of a sum that are unrolled
 MOST_UNROLLED = 2048  # vector products in a row: more take a compiler seconds, and instructions do not stay in a cache
 
 
@@ -55,10 +63,7 @@ def tiled_loops(g: Group, tiling: Tiling, target: Cpu) -> Schedule:
     total = accumulate_in_registers(s, p.anchor.outputs[0], copies)
     out = p.outputs[0]
     stage = s[out]
-    count = len(tiling.names)
-    lead = list(stage.op.axes[: tiling.lead])
-    rest = stage.op.axes[tiling.lead :]
-    levels = [list(rest[k : k + count]) for k in range(0, len(rest), count)]
+    lead, levels = levels_of(stage.op.axes, tiling)
     *outside, held = levels
     phases: list[Var] = []
     for k, stride in enumerate(tiling.strides):
@@ -89,7 +94,7 @@ def tiled_loops(g: Group, tiling: Tiling, target: Cpu) -> Schedule:
     names = tiling.names
     # all loops over tiles, or only the outermost: what is between is seldom another number of parts, and each is a way
     # of its own through this template, since a slice cannot be traced
-    every = len(lead) + count
+    every = len(lead) + len(tiling.names)
     shared = pinned(knobs.discrete("shared", (len(lead) + 1, every), default=every))
     order, walk = (_ask_order(g, name, names, usual.outer) for name in ("order", "walk"))
     outside[-1][-1], panel = stage.split(outside[-1][-1], panels)  # of one, too: searches then know one way, not two
@@ -149,7 +154,6 @@ def _ask_order(g: Group, name: str, names: Sequence[str], usual: str) -> Sequenc
 
 def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int, sums: int) -> None:
     """The sums of a register tile: terms outside, in the order of the knobs, some of them unrolled."""
-    n = 1
     *data, space, channels = local.op.axes
     panel = data.pop(tiling.lead + tiling.levels * len(tiling.names) - 1)
     # a number that all lanes share meets all vectors that it is multiplied by, and then its register is free again
@@ -159,33 +163,11 @@ def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int, sums
     else:
         vector, lane = local.split(space, min(lanes, space.hi + 1))
         tile = [panel, channels, *data, vector]
-    depth, taps = _terms(local, tiling)
-    order = g.knobs.permutation("terms", ("channels", "taps")) if depth and taps else ("channels", "taps")
-    above: dict[str, Sequence[Var]] = {"channels": [], "taps": taps}
-    steps: list[Var] = []
-    if depth:
-        block, term = local.split(depth[0], tiling.depth)
-        usual = best_divisor(tiling.depth, 4)
-        n = g.knobs.discrete("steps", [k for k in divisors(tiling.depth) if k <= MOST_STEPS], default=usual)
-        term, step = local.split(term, n)
-        above["channels"], steps = [block], [term, step]
-        local.unroll(step)
-    around = [a for name in order for a in above[name]]
-    local.reorder(*around, *steps, *tile, lane)
-    flat = taps if taps and g.knobs.category("taps", ("loop", "all"), default="loop") == "all" else []
-    g.knobs.require(sums * n * size_of([a.hi + 1 for a in flat]) <= MOST_UNROLLED, "too much is unrolled")
-    for a in flat:
-        local.unroll(a)
+    loops = ask_terms(g.knobs, local, tiling, sums, MOST_UNROLLED)
+    local.reorder(*loops, *tile, lane)
     local.vectorize(lane)
     for a in tile:
         local.unroll(a)
-
-
-def _terms(local: Stage, tiling: Tiling) -> tuple[list[Var], list[Var]]:
-    """The reduction axes over channels (or the depth of a product), and those over taps."""
-    axes = list(local.op.reduce_axes)
-    rank = 0 if tiling.names[0] == "m" else len(tiling.names) - 1
-    return axes[: len(axes) - rank], axes[len(axes) - rank :]
 
 
 def _fits(g: Group, target: Cpu) -> bool:

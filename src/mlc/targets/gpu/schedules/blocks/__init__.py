@@ -2,12 +2,12 @@
 those whose Tensor Cores take a block of terms at a time."""
 
 from mlc.targets.gpu.schedules.blocks.convolution import BLOCKED_CONVOLUTION
-from mlc.targets.gpu.schedules.blocks.inherited import BLOCKED_ELEMENTS
+from mlc.targets.gpu.schedules.blocks.inherited import FOLLOWING
 from mlc.targets.gpu.schedules.blocks.product import BLOCKED_PRODUCT
 from mlc.targets.gpu.schedules.blocks.tensor import TENSOR_CONVOLUTION, TENSOR_PRODUCT
 from mlc.targets.gpu.schedules.blocks.window import BLOCKED_WINDOW
 
-BLOCKED = (BLOCKED_CONVOLUTION, BLOCKED_PRODUCT, BLOCKED_WINDOW, BLOCKED_ELEMENTS)
-TENSOR = (TENSOR_CONVOLUTION, TENSOR_PRODUCT, BLOCKED_WINDOW, BLOCKED_ELEMENTS)
+BLOCKED = (BLOCKED_CONVOLUTION, BLOCKED_PRODUCT, BLOCKED_WINDOW, FOLLOWING)
+TENSOR = (TENSOR_CONVOLUTION, TENSOR_PRODUCT, BLOCKED_WINDOW, FOLLOWING)
 
-__all__ = ["BLOCKED", "TENSOR"]
+__all__ = ["BLOCKED", "FOLLOWING", "TENSOR"]

@@ -3,7 +3,6 @@ over blocks, which sees what lies in them as arrays of one more dimension."""
 
 from __future__ import annotations
 
-from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
 from mlc.targets.gpu.record import Gpu
@@ -11,25 +10,25 @@ from mlc.targets.gpu.schedules.blocks.common import block_of
 from mlc.targets.gpu.schedules.plain import schedule_plain
 from mlc.targets.gpu.schedules.spread import schedule_injective
 from mlc.targets.groups.group import Group, inner_layouts
-from mlc.targets.groups.layouts import in_layout, inherited_layout
+from mlc.targets.groups.layouts import followed_layout, in_layout, inherited_layout
 from mlc.targets.groups.template import Site, Template, row_major
 
 
 def _schedule(g: Group, target: Gpu) -> Schedule:
     if g.reductions:
         return schedule_plain(g, target)
-    return schedule_injective(g.apply(inner_layouts(g)), target) if _blocked(g) else schedule_plain(g, target)
-
-
-def _blocked(g: Group) -> Layout | None:
-    return g.layouts.get(g.outputs[0])
+    if all(t not in g.layouts for t in g.outputs):
+        return schedule_plain(g, target)
+    return schedule_injective(g.apply(inner_layouts(g)), target)
 
 
 def _layouts(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     """What an operand has (ALT §4.2)."""
-    blocks = [b for t in site.inputs if (b := block_of(t.layout)) is not None]
-    if g.reductions or not blocks or len(g.outputs) != 1 or len(g.outputs[0].shape) < 3:
+    if g.reductions or len(g.outputs) != 1:
         return row_major(g, site, target)
+    blocks = [b for t in site.inputs if (b := block_of(t.layout)) is not None]
+    if not blocks or len(g.outputs[0].shape) < 3:
+        return LayoutChoice((followed_layout(g, site.inputs),))
     choice = in_layout(g, site, inherited_layout(g, site.inputs, blocks[0]), blocks[0])
     return LayoutChoice(choice.outputs, choice.packed)  # a border is a condition here
 
@@ -38,4 +37,4 @@ def _fits(g: Group, target: Gpu) -> bool:
     return True
 
 
-BLOCKED_ELEMENTS: Template[Gpu] = Template("elements in blocks", _fits, _layouts, _schedule)
+FOLLOWING: Template[Gpu] = Template("elements in blocks", _fits, _layouts, _schedule)
