@@ -70,7 +70,7 @@ class Built:
         offloads: for a target with an accelerator, where every operation runs, and why.
         programs: what the accelerator's compiler says of each region, by name.
         notices: what whoever compiles should know.
-        placements: how the host's tensors lie in memory, if asked for.
+        placements: how tensors lie in memory, if asked for.
         functions: how many kernels were ``found`` in a folder of functions, and how many ``made``.
     """
 
@@ -148,9 +148,12 @@ def build_package(
         )
 
     programs: dict[str, _Program] = {}
+    regions: list[Graph] = []
     for part, region in zip(parts[1:], laid_out[1:], strict=True):
         assert target.accelerator is not None
-        program = _program(compiled(part, region), target.accelerator, watch)
+        made = compiled(part, region)
+        regions.append(made.graph)
+        program = _program(made, target.accelerator, watch)
         programs[program.name] = program
         if options.check_regions:
             start = time.perf_counter()
@@ -207,7 +210,7 @@ def build_package(
     members.update({p.member: p.program.data for p in programs.values()})
     facts_of = {p.name: p.program.facts for p in programs.values()}
     notices = _notices(host.graph, target)
-    placements = placements_of(host.graph, target) if options.list_layouts else None
+    placements = placements_of(host.graph, target, regions) if options.list_layouts else None
     counted = {} if functions is None else {"found": functions.found, "made": functions.made}
     return Built(manifest, params.arrays, members, tuple(offloads), facts_of, notices, placements, counted)
 

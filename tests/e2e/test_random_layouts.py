@@ -1,8 +1,9 @@
-"""Random layouts on random small networks: interpreter = machine = PyTorch.
+"""Random layouts on random small networks: interpreter = machine = PyTorch, on processors and on OpenCL.
 
 Every complex operator of a network whose readers take any layout gets a random one of its layout space, and random
 loops of the space that is rebuilt for it; all others follow what lies before them. Numbers are whole and small, so that
-sums are exact in any order.
+sums are exact in any order. On OpenCL there are networks, too, whose layouts stay the target's own, and whose loops are
+random all the same.
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ from mlc.rewrite.workload import workload_document
 from mlc.runtime import load_module, write_package
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
+from mlc.targets.opencl.driver import OpenClDevice
 from mlc.tuning.joint import layout_space, loop_space
 from mlc.tuning.task import task_of
 from tests.fuzz import examples
+from tests.opencl import pocl, quick_pocl
+
+__all__ = ["pocl", "quick_pocl"]
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 OPTIONS = CompileOptions("net", "onnx", "0" * 64, disabled_passes=frozenset({"winograd"}), verify=True)
@@ -169,7 +174,7 @@ class Drawn:
     Args:
         target: whose schedules.
         seed: of the draw.
-        levels: of tiles.
+        levels: of tiles; 0 leaves layouts to the target, and draws loops only.
     """
 
     def __init__(self, target: Target, seed: int, levels: int) -> None:
@@ -178,7 +183,7 @@ class Drawn:
 
     @property
     def tiled(self) -> int:
-        """How many operators have a searched layout."""
+        """How many operators have a configuration that was drawn."""
         return sum(bool(c) for c in self._given.values())
 
     def algorithm(self, node: Node, known: Sequence[Algorithm]) -> Algorithm | None:
@@ -200,9 +205,10 @@ class Drawn:
             task = task_of(workload_document(node, types, constant, row_major), (), self._target)
         except WorkloadError:
             return {}
-        space = layout_space(task, self._target, self._levels)
         loops = None
-        if space is not None:
+        if not self._levels:
+            loops = task.space
+        elif (space := layout_space(task, self._target, self._levels)) is not None:
             loops = loop_space(task, self._target, space.config(space.sample(self._rng, 1)[0]))
         return {} if loops is None else loops.config(loops.sample(self._rng, 1)[0])
 
@@ -219,17 +225,21 @@ def interpreted(graph: Graph, target: Target, feed: np.ndarray) -> list[np.ndarr
     return [known[v].reshape(v.type.shape) for v in graph.outputs]
 
 
-def check(net: Net, seed: int, levels: int) -> int:
-    """Interpreter, machine and PyTorch agree; how many operators have layouts that were drawn."""
-    target, graph, expected = get_target("x86"), net.finish(), [net.expected[k].numpy() for k in net.results]
-    drawn = Drawn(target, seed, levels)
+def run(graph: Graph, target: Target, drawn: Drawn, feed: np.ndarray) -> list[np.ndarray]:
+    """Results of a graph, compiled under what is drawn for it."""
     built = build_package(graph, target, OPTIONS, Observer(), drawn)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module.tar"
         write_package(path, built.manifest, built.params, built.members)
         with load_module(path, 1) as module:
-            found = list(module.run({"v0": net.feed}).values())
-    for got, want in zip(found, expected, strict=True):
+            return list(module.run({"v0": feed}).values())
+
+
+def check(net: Net, seed: int, levels: int) -> int:
+    """Interpreter, machine and PyTorch agree; how many operators have layouts that were drawn."""
+    target, graph, expected = get_target("x86"), net.finish(), [net.expected[k].numpy() for k in net.results]
+    drawn = Drawn(target, seed, levels)
+    for got, want in zip(run(graph, target, drawn, net.feed), expected, strict=True):
         np.testing.assert_array_equal(got, want, "machine")
     fused = optimise(graph, target, OPTIONS, Observer(), configurations=drawn)
     (part,) = parts_of(fused, target)
@@ -251,3 +261,35 @@ def test_networks_under_random_layouts_mean_the_same(net: Net, seed: int, levels
 @examples(1000)
 def test_a_thousand_networks_under_random_layouts_mean_the_same(net: Net, seed: int, levels: int) -> None:
     check(net, seed, levels)
+
+
+def check_on_device(net: Net, seed: int, levels: int) -> int:
+    """An OpenCL device and PyTorch agree; how many operators have layouts, or loops, that were drawn."""
+    target = get_target("opencl -device=pocl")
+    drawn = Drawn(target, seed, levels)
+    for got, at in zip(run(net.finish(), target, drawn, net.feed), net.results, strict=True):
+        np.testing.assert_array_equal(got, net.expected[at].numpy(), "device")
+    return drawn.tiled
+
+
+def test_networks_under_random_layouts_mean_the_same_on_a_device(quick_pocl: OpenClDevice) -> None:
+    @given(net=networks(), seed=st.integers(0, 1 << 30), levels=st.integers(1, 2))
+    @examples(10)
+    def same(net: Net, seed: int, levels: int) -> None:
+        check_on_device(net, seed, levels)
+
+    same()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("most", [0, 2])
+def test_many_networks_under_random_layouts_and_loops_mean_the_same_on_a_device(
+    quick_pocl: OpenClDevice, most: int
+) -> None:
+    @given(net=networks(), seed=st.integers(1 << 31, 1 << 32), levels=st.integers(min(most, 1), most))
+    @examples(300)
+    def same(net: Net, seed: int, levels: int) -> None:
+        check_on_device(net, seed, levels)
+
+    same()

@@ -68,7 +68,7 @@ class Package:
         offloads: for a target with an accelerator, where every operation runs, and why.
         programs: what the accelerator's compiler says of each region of the model, by the region's name.
         notices: what whoever compiles should know, such as that 8 bits do not pay on the target.
-        placements: how the host's tensors lie in memory, if that was asked for.
+        placements: how tensors lie in memory, if that was asked for.
         functions: how many kernels were ``found`` in the folder of functions, and how many were ``made``; nothing where
             none was named.
     """

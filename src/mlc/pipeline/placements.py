@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlc.ir.expr import Load
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.layout import Layout
+from mlc.lower.bounds import SHARED
 from mlc.lower.knobs import Knobs
 from mlc.lower.relayout import padded_load
 from mlc.lower.schedule import Schedule
+from mlc.lower.threads import PRIVATE
 from mlc.ops import get
+from mlc.pipeline.machine import constants_of
 from mlc.rewrite.group import config_of, is_group
 from mlc.rewrite.recurrence import graphs
-from mlc.targets.base import LEVELS, Target
+from mlc.targets.base import LEVELS, Target, Tunable, Whole
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Placements:
-    """Of a whole graph, its recurrences included."""
+    """Of a whole model: of its graphs, their recurrences included."""
 
     tensors: tuple[Placement, ...]
     conversions: tuple[Conversion, ...]
@@ -71,13 +74,31 @@ class Placements:
         return {"tensors": [asdict(t) for t in self.tensors], "conversions": [asdict(c) for c in self.conversions]}
 
 
-def placements_of(graph: Graph, target: Target) -> Placements:
+def placements_of(graph: Graph, target: Target, regions: Sequence[Graph] = ()) -> Placements:
     """What the layout pass has decided.
 
     Args:
         graph: of the host, with layouts and configurations.
-        target: whose schedules tell where groups copy what they read.
+        target: whose schedules, and those of its accelerator, tell where groups copy what they read.
+        regions: graphs of the accelerator's, likewise.
     """
+    host = _of(graph, lambda g, node: target.schedule(node, Knobs(config_of(node))))
+    parts = [_of(region, _on_device(target)) for region in regions]
+    known = {t.tensor for t in host.tensors}  # what crosses the border of a region, the host has, too
+    tensors = [t for part in parts for t in part.tensors if t.tensor not in known]
+    return Placements((*host.tensors, *tensors), tuple(c for part in (host, *parts) for c in part.conversions))
+
+
+def _on_device(target: Target) -> Callable[[Graph, Node], Schedule | None]:
+    """The schedules of an accelerator, where types alone decide them."""
+    accelerator = target.accelerator
+    if not isinstance(accelerator, Whole) or not isinstance(accelerator, Tunable):
+        return lambda g, node: None
+    return lambda g, node: accelerator.schedule(node, constants_of(node, g.constants), Knobs(config_of(node)))
+
+
+def _of(graph: Graph, scheduled: Callable[[Graph, Node], Schedule | None]) -> Placements:
+    """Of one graph, and how its groups are scheduled."""
     tensors: list[Placement] = []
     conversions: list[Conversion] = []
     for g, _ in graphs(graph):
@@ -94,7 +115,7 @@ def placements_of(graph: Graph, target: Target) -> Placements:
                     Conversion(read.name, name, "step", _text(read), made.type.physical_shape, _moved(read, made))
                 )
             elif is_group(node) and node.op.routine is None:
-                schedule = target.schedule(node, Knobs(config_of(node)))
+                schedule = scheduled(g, node)
                 conversions += [] if schedule is None else _inside(node, schedule, name)
     return Placements(tuple(tensors), tuple(conversions))
 
@@ -131,6 +152,8 @@ def _inside(node: Node, schedule: Schedule, name: str) -> list[Conversion]:
     for stage in schedule.stages:
         op = stage.op
         if stage.inlined or op.combiner is not None or len(op.bodies) != 1 or op.outputs[0] in schedule.outputs:
+            continue
+        if stage.scope in (*PRIVATE, SHARED):  # what a thread, or a block of them, fetches to compute with
             continue
         body = op.bodies[0]
         padded = padded_load(body)
