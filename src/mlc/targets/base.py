@@ -30,6 +30,11 @@ layouts begin with it. A target whose schedules follow such layouts asks for it 
 that does not refuses the configuration; without it, layouts are those that the target's own templates want."""
 
 
+def is_layout_knob(name: str) -> bool:
+    """Whether a knob is one of the layout space."""
+    return name == LEVELS or name.startswith(f"{LEVELS}.")
+
+
 @dataclass(frozen=True)
 class LayoutChoice:
     """How a group wants its operands and results to lie in memory.

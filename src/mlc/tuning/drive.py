@@ -116,7 +116,7 @@ def tune_graph(
     if options.layouts and all(layout_space(t, target, options.layouts) is None for t in tasks):
         _LOGGER.warning(
             "no operator here has layouts to choose: loops alone are searched (layouts are of convolutions and "
-            "products in float32 on processors, where what reads the result takes any layout)"
+            "products in float32 on processors and GPUs, where what reads the result takes any layout)"
         )
     known = learnt_from(transfer, everything, target, options)
     near = best_of([*before, *(read_records(transfer).records if transfer else ())], Fingerprint.of(target), threads)

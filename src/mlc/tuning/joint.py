@@ -16,7 +16,7 @@ import numpy as np
 from mlc.errors import LowerError, ScheduleError
 from mlc.lower.knobs import Categorical, Config, Knobs, Space
 from mlc.rewrite.group import configured
-from mlc.targets.base import LEVELS, Foreseeing, Target, Whole
+from mlc.targets.base import LEVELS, Foreseeing, Target, Whole, is_layout_knob
 from mlc.tuning.base import Explorer, batch_of
 from mlc.tuning.task import Task, candidate, layouts_of, schedule_of, with_types
 
@@ -34,11 +34,6 @@ OWN = 0.25  # share of the joint stage that goes to the target's own layouts
 STARTS = 3  # layouts that what is expected to be fast is sought from, beside the default
 LIKE = 1.05  # times as many cycles as another layout is expected to take, from which one is worth a look beside it
 CLOSE = 0.9  # of the best speed, from which these get half of the loop-only stage, too
-
-
-def is_layout_knob(name: str) -> bool:
-    """Whether a knob is one of the layout space."""
-    return name == LEVELS or name.startswith(f"{LEVELS}.")
 
 
 def layout_space(task: Task, target: Target, levels: int = 1) -> Space | None:

@@ -28,7 +28,7 @@ from mlc.targets.gpu.program import GpuProgram, Image, pack
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.scalars import Scalars
 from mlc.targets.gpu.schedules import choose_layouts, schedule_group
-from mlc.targets.groups.group import unconfigured
+from mlc.targets.groups.group import with_untuned_loops
 from mlc.targets.groups.template import Site
 
 ALIGNMENT = 512  # bytes: what any device wants of the begin of a buffer within another
@@ -134,7 +134,7 @@ class GpuAccelerator:
                 if watch is not None:
                     watch(f"{stage}{of}", text)
 
-            fn = kernel(group if first else unconfigured(group), name, record, None if watch is None else tell)
+            fn = kernel(group if first else with_untuned_loops(group), name, record, None if watch is None else tell)
             if watch is not None:
                 scalars = Scalars(self.dialect)
                 tell("source", source_of(scalars, [emit(fn, scalars).text]))

@@ -15,6 +15,7 @@ from mlc.lower.knobs import Knobs
 from mlc.lower.relayout import read_margins, relayout
 from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import opaque
+from mlc.targets.base import is_layout_knob
 from mlc.targets.groups.roles import Role, canonical, is_border, is_heavy, role_of
 
 
@@ -72,11 +73,13 @@ def knobs_of(node: Node) -> Knobs:
     return Knobs(dict(node.attrs.get("config", ())))
 
 
-def unconfigured(node: Node) -> Node:
-    """The same without a configuration."""
-    if not node.attrs.get("config"):
+def with_untuned_loops(node: Node) -> Node:
+    """The same without a configuration, but for its layouts, which its values have already."""
+    config = node.attrs.get("config", ())
+    if not config:
         return node
-    return Node(node.op, node.inputs, {**node.attrs, "config": ()}, node.outputs, node.sources)
+    layouts = tuple((name, value) for name, value in config if is_layout_knob(name))
+    return Node(node.op, node.inputs, {**node.attrs, "config": layouts}, node.outputs, node.sources)
 
 
 def group_of(node: Node, knobs: Knobs) -> Group:

@@ -1,5 +1,5 @@
-"""Element-wise groups behind blocks of channels: their results lie in such blocks, too; and all that has no schedule
-over blocks, which sees what lies in them as arrays of one more dimension."""
+"""Element-wise groups behind what lies in blocks, of channels or of a searched layout: their results lie so, too; and
+all that has no schedule over blocks, which sees what lies in them as arrays of more dimensions."""
 
 from __future__ import annotations
 
