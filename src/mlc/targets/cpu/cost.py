@@ -149,13 +149,7 @@ class Product:
 
     def cycles(self, tile: Tile, target: Cpu) -> float:
         """Cycles of the whole product, on each thread, with a register tile."""
-        row_tiles = list(_parts(self.extent, tile.rows))
-        columns = self.columns + (-self.columns % tile.vectors if self.whole else 0)
-        column_tiles = list(_parts(columns, tile.vectors))
-        compute = 0.0
-        for rows, n in row_tiles:
-            for vectors, m in column_tiles:
-                compute += n * m * (self.depth * step_cycles(rows, vectors, target) + TILE_OVERHEAD)
+        row_tiles, column_tiles, columns = self._tiles(tile)
         tasks = self.repeats * sum(n for _, n in row_tiles)
         element = target.lane_bytes * target.rows  # bytes that a step reads of every row and column
         vector_bytes = self.depth * target.lanes * element
@@ -171,9 +165,23 @@ class Product:
         passes = sum(n for _, n in column_tiles)
         rows_in = passes * left * self.repeats / bandwidth(left * self.repeats + panel, target)
         load = first + again + rows_in if panel > target.l1 * USABLE else first + rows_in
-        compute *= self.repeats
+        compute = self.computing(tile, target)
         time = max(compute, load) + (1 - HIDDEN) * min(compute, load)
         return time / self.threads * balance(tasks * passes, self.threads)
+
+    def computing(self, tile: Tile, target: Cpu) -> float:
+        """Cycles of the register tiles alone, of all threads together, if nothing ever waits for an operand."""
+        row_tiles, column_tiles, _ = self._tiles(tile)
+        cycles = 0.0
+        for rows, n in row_tiles:
+            for vectors, m in column_tiles:
+                cycles += n * m * (self.depth * step_cycles(rows, vectors, target) + TILE_OVERHEAD)
+        return cycles * self.repeats
+
+    def _tiles(self, tile: Tile) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int]:
+        """The tiles of rows and those of columns, (size, how many) each, and the columns that are computed."""
+        columns = self.columns + (-self.columns % tile.vectors if self.whole else 0)
+        return list(_parts(self.extent, tile.rows)), list(_parts(columns, tile.vectors)), columns
 
 
 def best_tile(product: Product, target: Cpu, tiles: Iterable[Tile] | None = None) -> Tile:

@@ -51,7 +51,7 @@ def without_border(g: Group, *, columns: bool) -> Group:
 
 def _bordered_elsewhere(data: te.Tensor, bare: Collection[int]) -> te.Tensor:
     """A tensor with a border as it is without the border along some axes; what is inside where none is left."""
-    found = _surrounded(data)
+    found = surrounded(data)
     assert found is not None
     op, inside = found
     x: te.Tensor = inside.source
@@ -109,18 +109,18 @@ def _axes_with_border(g: Group, *, columns: bool) -> list[tuple[int, Linear, int
     role = g.role
     if g.anchor is None or not isinstance(role, Convolution | PhasedConvolution):
         return []
-    surrounded = _surrounded(role.data)
+    found = surrounded(role.data)
     read = [ld for ld in loads(g.anchor.bodies[0]) if ld.source is role.data]
-    if surrounded is None or len(read) != 1:
+    if found is None or len(read) != 1:
         return []
-    op, inside = surrounded
+    op, inside = found
     env = dict(zip(op.axes, read[0].indices, strict=True))
     axes = range(2, len(role.data.shape) - (0 if columns else 1))
-    found = [(d, substitute(inside.indices[d], env), inside.source.shape[d]) for d in axes]
-    return [(d, ix, n) for d, ix, n in found if ix.bounds()[0] < 0 or ix.bounds()[1] >= n]
+    places = [(d, substitute(inside.indices[d], env), inside.source.shape[d]) for d in axes]
+    return [(d, ix, n) for d, ix, n in places if ix.bounds()[0] < 0 or ix.bounds()[1] >= n]
 
 
-def _surrounded(t: te.Tensor) -> tuple[te.Compute, Load] | None:
+def surrounded(t: te.Tensor) -> tuple[te.Compute, Load] | None:
     """The compute that surrounds a tensor by zeros, its own or those of margins, and what it reads inside."""
     op = t.op
     if op is None or op.combiner is not None or len(op.bodies) != 1:

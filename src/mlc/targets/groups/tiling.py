@@ -26,6 +26,7 @@ from mlc.ir.types import f32
 from mlc.lower.knobs import Config, Knobs, divisors
 from mlc.lower.stage import Stage
 from mlc.targets.base import LEVELS, LayoutChoice
+from mlc.targets.groups.borders import without_border
 from mlc.targets.groups.group import (
     Group,
     best_divisor,
@@ -154,8 +155,15 @@ def layouts_of(g: Group, site: Site) -> LayoutChoice:
     return LayoutChoice((tiling.output,), packed, margins, inside)
 
 
-def arranged(g: Group, tiling: Tiling) -> tuple[Group, dict[te.Tensor, Layout], te.Tensor | None]:
+def arranged(
+    g: Group, tiling: Tiling, *, passes_rows: bool = False
+) -> tuple[Group, dict[te.Tensor, Layout], te.Tensor | None]:
     """A group whose layouts are decided, with those of the tensors inside it.
+
+    Args:
+        g: a group that :func:`may_be_tiled`, logical.
+        tiling: its layouts.
+        passes_rows: whether rows of windows that lie in the border are passed over, where the input is read as it lies.
 
     Returns:
         the group, which may have got a copy of its input: the conversion while the operator runs (ALT, figure 5a), or
@@ -164,6 +172,10 @@ def arranged(g: Group, tiling: Tiling) -> tuple[Group, dict[te.Tensor, Layout], 
     data = _operands(g)[0]
     own = g.layouts.get(data)
     if tiling.data is None:
+        if passes_rows:
+            g = without_border(g, columns=False)
+            assert g.anchor is not None
+            data = g.anchor.inputs[0]
         if border_of(data) is None:  # what margins hold is read from there, too
             return g, _inner(g, tiling), None
         return g, {**_inner(g, tiling), **_around(g, data)}, data

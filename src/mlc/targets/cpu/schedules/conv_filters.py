@@ -2,7 +2,8 @@
 
 Groups that are no whole vectors of channels are computed along the pixels of a row (:mod:`conv_plain`), and short rows
 leave most of a vector empty. Blocks of filters may fill it better: so a search over layouts has found (ALT, figure 9,
-GRP-4: 2.25 times as fast). The loops are those of tiled layouts, and the cost model compares both.
+GRP-4: 2.25 times as fast). The loops are those of tiled layouts, without the rows of windows that lie in the border,
+and the cost model compares both.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.conv_plain import cycles_of_rows
-from mlc.targets.cpu.schedules.tiled_tile import MOVED, best_choice, shape_of
+from mlc.targets.cpu.schedules.conv_plain import plain_cycles
+from mlc.targets.cpu.schedules.conv_tile import WORTH_BORDER, WORTH_BORDER_OF_VOLUMES
+from mlc.targets.cpu.schedules.tiled_tile import MOVED, Choice, best_choice, shape_of
+from mlc.targets.groups.borders import share_inside
 from mlc.targets.groups.group import Group, size_of
 from mlc.targets.groups.layouts import in_layout
 from mlc.targets.groups.roles import Convolution
@@ -23,11 +26,10 @@ from mlc.targets.groups.tiling import blocks_of_filters, may_be_tiled
 
 # part of the cycles of rows that blocks of filters may take at most: those that make whole vectors, and others, which
 # whatever follows element by element or slides a window over reads in pieces
-WORTH_FILTERS, WORTH_ODD = 0.95, 0.9
+WORTH_FILTERS, WORTH_ODD = 0.95, 0.92
 FILLED = 4  # a block fills this part of a vector at least
 # cycles an element of copies of the input (measured on Zen 5 with 60 to 912 channels of 14 × 14 to 56 × 56 pixels):
 SURROUNDED = 0.25  # by a border, for blocks
-PICKED = 0.6  # for rows, where a stride leaves some
 TURNED, TURNED_PIXELS = 0.9, 0.3  # for rows, where it lay in blocks; of windows, and of single pixels that all count
 
 
@@ -51,11 +53,26 @@ def worthy_block(g: Group, site: Site, target: Cpu) -> int:
     cycles: dict[int, float] = {}
     for block in divisors(filters):
         if target.lanes <= FILLED * block <= FILLED * target.lanes:
-            shape = replace(shape_of(g, blocks_of_filters(g, block), target), moved=0)
-            cycles[block] = best_choice(shape, target).cycles + moved
+            share = share_inside(g, columns=False) if passes_rows(g, block, target) else 1.0
+            cycles[block] = share * _choice(g, block, target).cycles + moved
     block = min(cycles, key=cycles.__getitem__, default=0)
     worth = WORTH_FILTERS if block and target.lanes % block == 0 else WORTH_ODD
     return block if block and cycles[block] < worth * _rows_and_copies(g, lies, target) else 0
+
+
+def _choice(g: Group, block: int, target: Cpu) -> Choice:
+    """The register tile of blocks of so many filters, without copies."""
+    return best_choice(replace(shape_of(g, blocks_of_filters(g, block), target), moved=0), target)
+
+
+def passes_rows(g: Group, block: int, target: Cpu) -> bool:
+    """Whether blocks of so many filters are computed without the rows of windows that lie in the border.
+
+    That takes a test a row of a window, where a tile is of one row of results.
+    """
+    rank = len(g.outputs[0].shape) - 2
+    least = WORTH_BORDER if rank < 3 else WORTH_BORDER_OF_VOLUMES
+    return share_inside(g, columns=False) < least and all(n == 1 for n in _choice(g, block, target).rows[:-1])
 
 
 def _rows_and_copies(g: Group, lies: Layout | None, target: Cpu) -> float:
@@ -74,8 +91,8 @@ def _rows_and_copies(g: Group, lies: Layout | None, target: Cpu) -> float:
         copied, turned = (anchor.shape[0], role.data.shape[1], *anchor.shape[2:]), TURNED if strided else TURNED_PIXELS
     else:
         copied, turned = role.data.shape, TURNED
-    moved = (PICKED if strided else 0.0) + (0.0 if lies is None else turned)
-    return cycles_of_rows(g, target) + moved * size_of(copied)
+    moved = 0.0 if lies is None else turned
+    return plain_cycles(g, target) + moved * size_of(copied)
 
 
 def in_filters(g: Group, site: Site, k: int, block: int) -> LayoutChoice:

@@ -2,7 +2,8 @@
 
 Vectors run along the pixels, a register tile is output channels × vectors of pixels: weights are broadcast, packed in
 the order of use. Where windows are single pixels, all pixels of an image are one axis; strides are taken out by a copy
-of those pixels that count. Else a tile of few channels spans several rows, which a search over layouts has found first.
+of those pixels that count. Else a tile of few channels spans several rows, which a search over layouts has found first,
+or vectors run over the ends of rows (:mod:`conv_joined`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from mlc.ir.index import Var
 from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.schedule import Schedule
-from mlc.lower.stage import Stage
 from mlc.lower.symbolic import opaque, several
 from mlc.targets.cpu.cost import Product, Tile, all_tiles, best_tile
 from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.conv_joined import Joined, conv_joined, join, terms_of_sum
+from mlc.targets.cpu.schedules.conv_tile import is_wide
 from mlc.targets.cpu.schedules.injective import pick, spread, spread_rows
 from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, hold_terms, rows_of_vectors
 from mlc.targets.groups.group import (
@@ -31,9 +33,13 @@ from mlc.targets.groups.group import (
 from mlc.targets.groups.pixels import copy_of_pixels
 from mlc.targets.groups.roles import Convolution
 
+# part of the cycles of rows that runs over their ends may take at most, with the vectors of a wide core, and others
+WORTH_WIDE, WORTH_JOINED = 0.97, 0.95
+# cycles an element of a copy that takes out strides (measured on Zen 5 with 60 to 912 channels of 14 × 14 to 56 × 56
+# pixels), of rows and of runs:
+ROWS, RUNS = 0.6, 0.3
 FEW_LOADS = 0.85  # part of the best ratio of multiply-adds to loads
 PARTS = (1, 2, 4, 8, 16)  # that threads may share the weights in; tiles of pixels in a block
-MOST_STEPS = 8  # terms of a sum that are unrolled
 ENOUGH_TASKS = 8  # parts of the work that a few threads can share evenly
 
 
@@ -85,16 +91,53 @@ def tall_tile(g: Group, target: Cpu) -> Tile:
     return best_tile(product, target, tiles)
 
 
-def cycles_of_rows(g: Group, target: Cpu) -> float:
-    """Cycles of a row-major convolution, without copies of its input."""
+def plain_cycles(g: Group, target: Cpu) -> float:
+    """Cycles of a row-major convolution, with a copy of what a stride leaves of its input."""
+    role, anchor, product = g.role, g.anchor, plain_product(g, target)
+    assert isinstance(role, Convolution)
+    assert anchor is not None
+    plan = joins(g, target)
+    if plan is not None:
+        return plan.cycles + _picking(g, RUNS)
+    times, product, tile = _by_rows(g, target)
+    return times * product.cycles(tile, target) + _picking(g, ROWS)
+
+
+def _picking(g: Group, cycles: float) -> float:
+    """Cycles of the copy of what a stride leaves, of so many an element."""
+    role, anchor = g.role, g.anchor
+    assert isinstance(role, Convolution)
+    assert anchor is not None
+    if all(k == 1 for k in role.strides):
+        return 0.0
+    copied = (anchor.shape[0], role.data.shape[1], *anchor.shape[2:]) if role.single_pixels else role.data.shape
+    return cycles * size_of(copied)
+
+
+def _by_rows(g: Group, target: Cpu) -> tuple[int, Product, Tile]:
+    """How often which product is computed row by row, and its tile."""
     role, anchor, product = g.role, g.anchor, plain_product(g, target)
     assert isinstance(role, Convolution)
     assert anchor is not None
     if product.columns == 1 and spans_rows(g, target):
         times, height = size_of((anchor.shape[0], *anchor.shape[2:-2])), anchor.shape[-2]
-        return times * replace(product, columns=height).cycles(tall_tile(g, target), target)
+        return times, replace(product, columns=height), tall_tile(g, target)
     rows = size_of(anchor.shape[:1] if role.single_pixels else (anchor.shape[0], *anchor.shape[2:-1]))
-    return rows * product.cycles(plain_tile(g, target), target)
+    return rows, product, plain_tile(g, target)
+
+
+def joins(g: Group, target: Cpu) -> Joined | None:
+    """How vectors run over the ends of rows, where that is expected to be faster than row by row."""
+    plan = join(g, target)
+    if plan is None:
+        return None
+    times, product, tile = _by_rows(g, target)
+    # windows overlap, so rows wait for what they read no more than runs do
+    by_rows = times * product.computing(tile, target)
+    # rows are filled up to whole vectors in every phase of a stride, which shorter vectors are less
+    saved = _picking(g, (ROWS - RUNS) * target.lanes / 16)
+    worth = WORTH_WIDE if is_wide(target) else WORTH_JOINED
+    return plan if plan.cycles < worth * by_rows + saved else None
 
 
 def plain_weight_layout(g: Group, target: Cpu) -> Layout:
@@ -111,10 +154,11 @@ def plain_weight_layout(g: Group, target: Cpu) -> Layout:
 
 def _chosen_tile(g: Group, target: Cpu) -> Tile:
     """The register tile that the knobs say; :func:`plain_tile` where they say nothing."""
-    product = plain_product(g, target)
+    plan, product = joins(g, target), plain_product(g, target)
     few = [k for k in divisors(product.extent) if k < target.registers]
-    wide = range(1, min(product.columns, target.registers // 2) + 1)
-    return ask_tile(g.knobs, plain_tile(g, target), few, wide, target)
+    columns = product.columns if plan is None else plan.vectors
+    wide = range(1, min(columns, target.registers // 2) + 1)
+    return ask_tile(g.knobs, plain_tile(g, target) if plan is None else plan.tile, few, wide, target)
 
 
 def conv_plain(g: Group, target: Cpu) -> Schedule:
@@ -123,6 +167,8 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
     Raises:
         ScheduleError: the configuration is refused.
     """
+    if (plan := joins(g, target)) is not None:
+        return conv_joined(g, plan, _chosen_tile(g, target), target)
     assert g.anchor is not None
     g = apart_from_output(g, g.anchor.outputs[0])
     role = g.role
@@ -196,7 +242,7 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
     if not pointwise:
         local.align(lspace[-1], target.lanes)
     lu, llane = local.split(lspace[-1], target.lanes)
-    terms = _terms(local, g.knobs)
+    terms = terms_of_sum(local, g.knobs)
     *planes, lrow = lspace[:-1] if high else (*lspace[:-1], lo)
     local.reorder(*terms, ln, *planes, lo, *([lrow] if high else []), lu, llane)
     local.vectorize(llane)
@@ -211,25 +257,6 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
         else:
             spread(s[t], target)
     return s
-
-
-def _terms(local: Stage, knobs: Knobs) -> list[Var]:
-    """The loops over terms of a sum, from outside: input channels in blocks, all taps of a block, and some unrolled."""
-    channels, *taps = local.op.reduce_axes
-    n = channels.hi + 1
-    _, block, steps = knobs.factors("depth", n, 3, default=(n, 1, 1), most={-1: MOST_STEPS})
-    order = knobs.permutation("terms", ("blocks", "taps", "channels"))
-    loops = {"blocks": [channels], "taps": taps}
-    unrolled: list[Var] = []
-    if steps > 1:
-        channels, last = local.split(channels, steps)
-        local.unroll(last)
-        unrolled, loops["blocks"] = [last], [channels]
-    if block > 1:
-        channels, inner = local.split(channels, block)
-        loops["blocks"], loops["channels"] = [channels], [inner]
-    names = sorted((name for name, some in loops.items() if some), key=order.index)
-    return [a for name in names for a in loops[name]] + unrolled
 
 
 def _ask_held(knobs: Knobs, height: int, tile: Tile, target: Cpu) -> int:

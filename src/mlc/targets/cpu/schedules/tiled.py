@@ -47,15 +47,20 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
     return tiled_loops(g, tiling_of(g), target)
 
 
-def tiled_loops(g: Group, tiling: Tiling, target: Cpu) -> Schedule:
+def tiled_loops(g: Group, tiling: Tiling, target: Cpu, *, passes_rows: bool = False) -> Schedule:
     """The same over layouts that are known, of which the result's may be stored in other dimensions.
 
+    Args:
+        g: the group, logical.
+        tiling: its layouts.
+        target: the processor.
+        passes_rows: whether rows of windows that lie in the border are passed over.
     Raises:
         ScheduleError: the configuration is refused.
     """
     knobs = g.knobs
     usual = best_choice(shape_of(g, tiling, target), target)
-    g, inner, copied = arranged(g, tiling)
+    g, inner, copied = arranged(g, tiling, passes_rows=passes_rows)
     p, new = g.applied({**inner, g.outputs[0]: tiling.output})
     assert p.anchor is not None
     s = Schedule(p.outputs)
