@@ -386,6 +386,18 @@ def test_a_record_without_a_later_knob_stands_for_its_default(
     assert [dict(c) for c, _ in state.trials] == [dict(task.space.default)]
 
 
+def test_what_is_far_behind_is_no_finalist(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    with Journal(tmp_path / "r.jsonl") as journal:
+        session = Session(tasks, target, Fake(tasks), SMALL, journal)
+    state = session.states[0]
+    space, default = state.task.space, dict(state.task.space.default)
+    rows = np.unique(space.sample(np.random.default_rng(0), 40), axis=0)
+    configs = [c for c in map(space.config, rows) if c != default][:4]
+    times = (1.0, 1.25, 0.8, 1.03)
+    state.trials[:] = [(default, Measurement(5.0)), *((c, Measurement(s)) for c, s in zip(configs, times, strict=True))]
+    assert session.finalists(state) == [default, configs[2], configs[0], configs[3]]
+
+
 def test_tasks_keep_their_numbers(tasks: list[Task], target: Target, tmp_path: Path) -> None:
     fake = Fake(tasks[1:])
     outcome = run(tmp_path / "r.jsonl", tasks[1:], target, fake, numbers=[1])

@@ -96,6 +96,7 @@ class _Round:
     configs: Sequence[Config]
     done: Done
     together: bool = False
+    known: bool = False  # whether all have been loaded and checked before
     running: bool = False  # whether what is ready is being run, until there is no more
     waiting: deque[int] = field(default_factory=deque)
     ready: deque[Built] = field(default_factory=deque)
@@ -222,7 +223,7 @@ class LocalMeasurer:
         loaded = [b for k, b in sorted(work.loaded.items()) if results[k].seconds is not None]
         half = len(loaded) // 2
         for order in (loaded[::-1], loaded[half:] + loaded[:half]):
-            again = _Round(work.number, work.configs, lambda _i, _m: None, together=True)
+            again = _Round(work.number, work.configs, lambda _i, _m: None, together=True, known=True)
             again.ready.extend(b for b in order if results[b.index].seconds is not None)
             again.results.update({k: m for k, m in enumerate(results) if m.seconds is None})
             results = [_faster(a, b) for a, b in zip(results, self._go(again), strict=True)]
@@ -438,7 +439,7 @@ class LocalMeasurer:
             while work.ready:
                 current = work.ready.popleft()
                 handle = self._next_handle()
-                reply = yield self._load(handle, current)
+                reply = yield self._load(handle, current, known=work.known)
                 failed = failure_in(reply)
                 if failed is None:
                     loaded[handle] = work.loaded[current.index] = current
@@ -515,8 +516,10 @@ class LocalMeasurer:
         self._handles += 1
         return self._handles
 
-    def _load(self, handle: int, built: Built) -> Request:
-        header = {"op": "load", "handle": handle, "config": dict(built.config), "scratch": built.scratch}
+    def _load(self, handle: int, built: Built, *, known: bool = False) -> Request:
+        header = {
+            "op": "load", "handle": handle, "config": dict(built.config), "scratch": built.scratch, "known": known,
+        }  # fmt: skip
         return Request(header, built.obj, self.options.run_timeout, Failure.RUN_TIMEOUT)
 
     def _ask(self, header: dict[str, Any], times: int = 1) -> Request:

@@ -57,6 +57,7 @@ def test_finalists_are_loaded_in_three_orders_and_the_fastest_time_counts(monkey
     task = task_of(product(), target)
     seconds: list[list[float | None]] = [[2.0, 1.0, 1.0, None], [1.0, None, 2.0], [1.5, 0.5]]
     loaded: list[list[int]] = []
+    known: list[bool] = []
 
     def go(measurer: LocalMeasurer, work: Any) -> list[Measurement]:
         if not loaded:
@@ -67,10 +68,12 @@ def test_finalists_are_loaded_in_three_orders_and_the_fastest_time_counts(monkey
             work.loaded[b.index] = b
             work.results[b.index] = Measurement(s, failure=Failure.RUN_CRASH if s is None else None)
         loaded.append(order)
+        known.append(work.known)
         return [work.results[k] for k in range(4)]
 
     monkeypatch.setattr(LocalMeasurer, "_go", go)
     with LocalMeasurer([task], target, threads=1, compile_options=OPTIONS, rng=np.random.default_rng(0)) as measurer:
         found = measurer.compare(0, [{}] * 4)
     assert loaded == [[0, 1, 2, 3], [2, 1, 0], [2, 0]]
+    assert known == [False, True, True]  # results are compared before they are timed the first time, and after each
     assert [m.seconds for m in found] == [0.5, None, 1.0, None]

@@ -196,6 +196,15 @@ def test_turns_of_kernels_with_long_calls_end_early() -> None:
     assert slow.seconds < slower.seconds
 
 
+def test_long_calls_in_turns_have_no_lead_in_and_end_as_soon_as_they_agree() -> None:
+    kernels = [steady(6e7), steady(7e7)]
+    timings = take_in_turns(kernels, Rule())
+    assert [len(t.ns) for t in timings] == [FEW, FEW]
+    assert [k.calls for k in kernels] == [FEW + 2, FEW + 2]  # two warm up
+    restless = Kernel(lambda call: 6e7 * (1 + call / 10))
+    assert len(take_in_turns([steady(7e7), restless], Rule())[0].ns) > FEW
+
+
 def test_a_lead_in_is_left_out_where_caches_are_emptied() -> None:
     kernels = [steady(2e3), steady(3e3)]
     timings = take_in_turns(kernels, Rule(flush=True))
