@@ -94,6 +94,8 @@ def may_be_tiled(g: Group) -> bool:
         operands, fits = (role.left, role.right), role.left is not role.right and len(role.right.shape) == 2
     else:
         return False
+    if operands[0] is not None and operands[0].op is not None and not operands[0].op.inputs:
+        return False  # nothing but border is read
     bits = getattr(role, "bits", None)
     return fits and bits is None and all(t is not None and t.dtype is f32 for t in operands)
 

@@ -109,3 +109,17 @@ def test_untuned_blocks_give_the_same(channels, filters, groups, space, taps, st
         (found,) = module.run(feeds).values()
     (wanted,) = run_graph(graph, feeds).values()
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_windows_that_lie_in_the_border_are_sums_of_zeros() -> None:
+    rng = np.random.default_rng(0)
+    g = Builder("border")
+    x, w = (
+        g.input("x", TensorType((1, 6, 4, 2), f32)),
+        g.constant(rng.standard_normal((8, 3, 3, 2)).astype(np.float32), "w"),
+    )
+    attrs = {"strides": (1, 3), "pads": (0, 3, 0, 0), "dilations": (1, 2), "groups": 2}
+    graph = g.finish(g.add(get("conv"), [x, w], attrs, sources=["conv"]))
+    with build_module(graph, get_target("x86 -mcpu=haswell"), OPTIONS, 1, Given({})) as module:
+        (found,) = module.run({"x": np.ones((1, 6, 4, 2), np.float32)}).values()
+    np.testing.assert_array_equal(found, np.zeros((1, 8, 2, 1), np.float32))

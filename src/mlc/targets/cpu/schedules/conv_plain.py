@@ -184,7 +184,7 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
     assert g.anchor is not None
     data, y = g.anchor.inputs[0], g.anchor.outputs[0]
     # what lies in blocks of channels is turned in registers
-    by_rows = groups > 1 and not pointwise and data.op is not None and data.op.inputs[0] not in g.layouts
+    by_rows = groups > 1 and not pointwise and data.op is not None and not any(t in g.layouts for t in data.op.inputs)
     extra: dict[te.Tensor, Layout] = {}
     if not pointwise and data.op is not None:
         extra[data] = rows_of_vectors(data.shape, excess, stride, target.lanes)
