@@ -30,6 +30,8 @@ from mlc.targets.base import Target
 ROUNDS = 15
 SECONDS = 4.0  # of runs in which two models are compared
 PAIRS = 15  # comparisons at least
+MOST, FEW = 30.0, 5  # seconds after which so many rounds or comparisons do: disturbances of a long run are its mean
+REPEATS, SLOW = 3, 1.0  # profiles of a round, and seconds of these from which on there is one
 LEAST = 0.005  # seconds that a time is taken over, of as many runs as it takes
 LOSES = 1.02  # times as long as untuned from which a kernel goes back
 
@@ -141,14 +143,16 @@ def compare(untuned: Module, tuned: Module, seed: int = 0, goes_on: Share = lamb
     error = max((_difference(first[name], second[name]) for name in first), default=0.0)
     pairs: list[tuple[float, float]] = []
     start = time.perf_counter()
-    while len(pairs) < PAIRS or time.perf_counter() < start + SECONDS:
-        goes_on(min(len(pairs) / PAIRS, (time.perf_counter() - start) / SECONDS, 1.0))
+    spent = 0.0
+    while len(pairs) < FEW or (spent < MOST and (len(pairs) < PAIRS or spent < SECONDS)):
+        goes_on(min(len(pairs) / PAIRS, spent / SECONDS, 1.0))
         if len(pairs) % 2 == 0:
             before = seconds_of_run(untuned, feeds)
             pairs.append((before, seconds_of_run(tuned, feeds)))
         else:
             after = seconds_of_run(tuned, feeds)
             pairs.append((seconds_of_run(untuned, feeds), after))
+        spent = time.perf_counter() - start
     return Comparison.of(pairs, error)
 
 
@@ -171,11 +175,18 @@ def losers(
     """
     feeds = make_feeds(untuned.inputs, Fill.RANDOM, seed)
     times: dict[str, tuple[list[float], list[float]]] = {key: ([], []) for key in sources}
+    begun, repeats = time.perf_counter(), REPEATS
     for number in range(ROUNDS):
+        if number >= FEW and time.perf_counter() > begun + MOST:
+            break
         goes_on(number / ROUNDS)
         for which, module in enumerate((untuned, tuned)):
             spent: dict[str, float] = {}
-            for step in module.profile(feeds, repeats=3):
+            start = time.perf_counter()
+            profiled = module.profile(feeds, repeats=repeats)
+            if time.perf_counter() > start + SLOW:
+                repeats = 1
+            for step in profiled:
                 for source in step.step.sources[:1]:
                     spent[source] = spent.get(source, 0.0) + step.median_ns
             for key, names in sources.items():

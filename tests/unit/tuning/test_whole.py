@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlc.tuning import whole
 from mlc.tuning.whole import Comparison, _difference, _loses, losers
 
 
@@ -18,8 +19,11 @@ class Model:
 
     def __init__(self, *steps: tuple[str, float]) -> None:
         self.steps = steps
+        self.clock, self.asked = 0.0, list[int]()
 
     def profile(self, feeds: Any, repeats: int) -> list[Any]:
+        self.clock += 2.0 * (1 + repeats)  # seconds
+        self.asked.append(repeats)
         return [SimpleNamespace(step=SimpleNamespace(sources=(s,) if s else ()), median_ns=ns) for s, ns in self.steps]
 
 
@@ -43,6 +47,13 @@ def test_kernels_that_lose() -> None:
     tuned: Any = Model(("a", 9.0), ("b", 10.1), ("a2", 10.5), ("", 50.0), ("c", 9.0), ("c", 9.0))
     workloads = {"A": ("a", "a2"), "B": ("b",), "C": ("c",), "D": ("c",), "E": ()}
     assert losers(untuned, tuned, workloads) == {"C", "D"}
+
+
+def test_long_models_are_profiled_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = Model(("a", 10.0))
+    monkeypatch.setattr(whole, "time", SimpleNamespace(perf_counter=lambda: model.clock))
+    assert losers(model, model, {"A": ("a",)}) == set()
+    assert model.asked == [3] + [1] * 9
 
 
 @pytest.mark.parametrize(
