@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from onnx import helper
 from mlc.cli.main import run
 from mlc.errors import DeviceError
 from mlc.records.files import read_records
-from mlc.records.record import DECIDED
+from mlc.records.record import DECIDED, encode
 from mlc.targets.opencl.driver import OpenClDevice, open_device
 from tests.e2e.compiled import assert_same, network, reference
 
@@ -71,6 +72,34 @@ def test_a_run_goes_on_with_a_cost_model_and_checks_the_whole(pocl: OpenClDevice
         assert tune("--trials", trials, "--json", "t.json") == 0
         assert json.loads(Path("t.json").read_text())["whole"]["error"] < 1e-5
     assert tune("--trials", "26", "--transfer", "r.jsonl", "--no-check") == 0
+
+
+@pytest.mark.slow
+def test_layouts_are_searched_recorded_and_compiled(
+    pocl: OpenClDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two convolutions and a pool: the convolutions' layouts are searched, in order, and applied from records."""
+    monkeypatch.chdir(tmp_path)
+    feeds = {"x": RNG.standard_normal((1, 8, 12, 12)).astype(np.float32)}
+    weights = {f"w{k}": RNG.standard_normal((16, c, 3, 3)).astype(np.float32) for k, c in enumerate((8, 16))}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], "first", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"], "act"),
+        helper.make_node("Conv", ["b", "w1"], ["c"], "second", pads=[1] * 4),
+        helper.make_node("MaxPool", ["c"], ["y"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    onnx.save(network(nodes, feeds, ["y"], weights), "m.onnx")
+    assert tune("--layouts", "--trials", "24", "--no-check") == 0
+    records = read_records([Path("r.jsonl")]).records
+    best = {r.workload: r for r in sorted(records, key=lambda r: -(r.result.seconds or 1.0)) if r.layouts}
+    assert len(best) == 2
+    assert not [r for r in records if r.layouts and r.result.failure is not None]
+    Path("s.jsonl").write_bytes(b"".join(encode(replace(r, explorer=DECIDED)) for r in best.values()))
+    assert run(["inspect", "s.jsonl"]) == 0
+    assert "searched layout" in capsys.readouterr().out
+    assert run(["compile", "m.onnx", "--target", TARGET, "--records", "s.jsonl", "-o", "m.tar", "--dump-layouts"]) == 0
+    assert "searched" in capsys.readouterr().out
+    assert run(["-q", "run", "m.tar", "--verify", "onnxruntime", "--model", "m.onnx"]) == 0
 
 
 @pytest.mark.slow

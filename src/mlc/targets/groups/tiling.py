@@ -58,6 +58,8 @@ class Tiling:
         data: of what windows slide over, with its border, or of the left operand; ``None`` if it is read as it lies.
         weights: of the weights, or the right operand, where they are constant; ``None`` if they stay as they are.
         depth: input channels, or terms, that lie together in weights.
+        reaches: along each axis of space or rows, how many elements of the input a result reads, and how far apart
+            neighbours begin.
         strides: phases along each spatial axis of a transposed convolution; empty for everything else.
         sums: of the anchor, where its shape is not the result's: that of a transposed convolution, whose axes are
             those of the result, but before those of the innermost tiles, the phases.
@@ -70,6 +72,7 @@ class Tiling:
     data: Layout | None
     weights: Layout | None
     depth: int
+    reaches: tuple[tuple[int, int], ...]
     strides: tuple[int, ...] = ()
     sums: Layout | None = None
 
@@ -148,10 +151,10 @@ def blocks_of_filters(g: Group, block: int) -> Tiling:
 def layouts_of(g: Group, site: Site) -> LayoutChoice:
     """What a group with a tiling wants: its result tiled, weights packed, its input converted by itself."""
     tiling = tiling_of(g)
-    k = site.constant_at(g, _operands(g)[1])
+    k = site.constant_at(g, operands_of(g)[1])
     packed = {k: tiling.weights} if k is not None and tiling.weights is not None else {}
     margins = margins_of(g, site.constant) if tiling.data is None else {}
-    data = _operands(g)[0]
+    data = operands_of(g)[0]
     read = data if data.op is None else data.op.inputs[0]  # a border is put around it on the way
     inside = {g.inputs.index(read): tiling.data} if tiling.data is not None and read in g.inputs else {}
     return LayoutChoice((tiling.output,), packed, margins, inside)
@@ -171,7 +174,7 @@ def arranged(
         the group, which may have got a copy of its input: the conversion while the operator runs (ALT, figure 5a), or
         the border, which converts on the way (figure 5b); layouts of inner tensors; what is copied, if anything is.
     """
-    data = _operands(g)[0]
+    data = operands_of(g)[0]
     own = g.layouts.get(data)
     if tiling.data is None:
         if passes_rows:
@@ -185,7 +188,7 @@ def arranged(
         return g, _inner(g, tiling), None
     if data.op is None:
         g = with_copy(g)
-        data = _operands(g)[0]
+        data = operands_of(g)[0]
     return g, {**_inner(g, tiling), data: tiling.data}, data
 
 
@@ -195,7 +198,14 @@ def levels_of(axes: Sequence[Var], tiling: Tiling) -> tuple[list[Var], list[list
     return list(axes[: tiling.lead]), [list(rest[k : k + count]) for k in range(0, len(rest), count)]
 
 
-def ask_terms(knobs: Knobs, local: Stage, tiling: Tiling, sums: int, most: int) -> list[Var]:
+def terms_of(op: te.Compute, tiling: Tiling) -> tuple[list[Var], list[Var]]:
+    """The reduction axes over channels (or the depth of a product), none or one, and those over taps."""
+    axes = list(op.reduce_axes)
+    rank = 0 if tiling.names[0] == "m" else len(tiling.names) - 1
+    return axes[: len(axes) - rank], axes[len(axes) - rank :]
+
+
+def ask_terms(knobs: Knobs, local: Stage, tiling: Tiling, sums: int, most: int) -> tuple[list[Var], Var | None]:
     """The order of the terms of a tile's sums, some of which are unrolled.
 
     Args:
@@ -205,14 +215,12 @@ def ask_terms(knobs: Knobs, local: Stage, tiling: Tiling, sums: int, most: int) 
         sums: of the tile.
         most: products that may be written out.
     Returns:
-        the loops over terms, from outside to inside.
+        the loops over terms, from outside to inside, and which of them is over blocks of weights, if any is.
     Raises:
         ScheduleError: too much is unrolled.
     """
-    n = 1
-    axes = list(local.op.reduce_axes)
-    rank = 0 if tiling.names[0] == "m" else len(tiling.names) - 1
-    depth, taps = axes[: len(axes) - rank], axes[len(axes) - rank :]
+    n, block = 1, None
+    depth, taps = terms_of(local.op, tiling)
     order = knobs.permutation("terms", ("channels", "taps")) if depth and taps else ("channels", "taps")
     above: dict[str, Sequence[Var]] = {"channels": [], "taps": taps}
     steps: list[Var] = []
@@ -228,7 +236,7 @@ def ask_terms(knobs: Knobs, local: Stage, tiling: Tiling, sums: int, most: int) 
     knobs.require(sums * n * prod(a.hi + 1 for a in flat) <= most, "too much is unrolled")
     for a in flat:
         local.unroll(a)
-    return [*around, *steps]
+    return [*around, *steps], block
 
 
 def _inner(g: Group, tiling: Tiling) -> dict[te.Tensor, Layout]:
@@ -249,7 +257,8 @@ def _around(g: Group, border: te.Tensor) -> dict[te.Tensor, Layout]:
     return {border: Layout(border.shape, inside.core.primitives)}
 
 
-def _operands(g: Group) -> tuple[te.Tensor, te.Tensor]:
+def operands_of(g: Group) -> tuple[te.Tensor, te.Tensor]:
+    """What windows slide over, with its border, and the weights; or the factors of a product."""
     role = g.role
     if isinstance(role, Contraction):
         return role.left, role.right
@@ -288,7 +297,7 @@ def _convolution(g: Group, levels: int) -> Tiling:
             Layout(role.weights.shape), {0: [(wo, wo)], 1: [(wi, wi)]},
             [(0, 0), (1, 0), *((2 + d, 0) for d in range(rank)), (1, 1), (0, 1)],
         ),
-        wi,
+        wi, tuple((reach, stride) for _, reach, stride in reaches),
     )  # fmt: skip
 
 
@@ -337,7 +346,7 @@ def _transposed(g: Group, levels: int) -> Tiling:
             weights, {**({0: [(wo, wo)]} if own else {0: [(wi, wi)], 1: [(wo, wo)]}), **taps},
             [(1, 0), *((2 + d, 1) for d in spatial), (0, 0), *((2 + d, 0) for d in spatial), *last],
         ),
-        wi, strides, sums,
+        wi, tuple((reach, stride) for _, reach, stride in reaches), strides, sums,
     )  # fmt: skip
 
 
@@ -407,7 +416,7 @@ def _product(g: Group, levels: int) -> Tiling:
         Layout(role.right.shape), {at_n: [(inside, inside)], at_k: _splits(depth)},
         [(at_k, 0), (at_n, 0), (at_k, 1), (at_n, 1)],
     )  # fmt: skip
-    return Tiling(levels, lead, ("m", "n"), output, None if as_it_is else data, weights, depth[1])
+    return Tiling(levels, lead, ("m", "n"), output, None if as_it_is else data, weights, depth[1], ((1, 1),))
 
 
 _Cut = tuple[int, int]  # a tile, and how far apart they begin

@@ -168,7 +168,7 @@ def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int, sums
     else:
         vector, lane = local.split(space, min(lanes, space.hi + 1))
         tile = [panel, channels, *data, vector]
-    loops = ask_terms(g.knobs, local, tiling, sums, MOST_UNROLLED)
+    loops, _ = ask_terms(g.knobs, local, tiling, sums, MOST_UNROLLED)
     local.reorder(*loops, *tile, lane)
     local.vectorize(lane)
     for a in tile:
