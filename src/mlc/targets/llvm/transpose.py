@@ -1,7 +1,8 @@
 """Strided reads of neighbouring vectors as contiguous reads and a transposition in registers.
 
 ``for j in unrolled(8): y[j, 0:8] = x[0:8, j]`` would gather eight times. Its reads are the columns of a block of eight
-by eight whose rows are contiguous: eight vectors are read and transposed by shuffles.
+by eight whose rows are contiguous: eight vectors are read and transposed by shuffles. Rows that no lane chooses, as
+``y[j, 0:8] = select(0 <= l - 1, x[l - 1, j], 0)`` has one for lanes ``l``, are not read.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlc.ir import loop
-from mlc.ir.expr import Select, walk
-from mlc.ir.index import Linear
+from mlc.ir.expr import Const, Select, Within, conjuncts, walk
+from mlc.ir.index import Linear, Var
 from mlc.targets.llvm.bounds import may_leave
 from mlc.targets.llvm.registers import Accesses
 
@@ -30,6 +31,7 @@ class Block:
         rows: how many there are, and
         width: elements that are read of each.
         size: of the square, a power of two.
+        chosen: the rows that are read.
     """
 
     buffer: loop.Buffer
@@ -38,6 +40,7 @@ class Block:
     rows: int
     width: int
     size: int
+    chosen: range
 
 
 @dataclass(frozen=True)
@@ -49,16 +52,19 @@ class _Column:
         origin: offset of the first lane.
         stride: between lanes.
         lanes: of the vector.
+        chosen: those that are read.
     """
 
     buffer: loop.Buffer
     origin: Linear
     stride: int
     lanes: int
+    chosen: range
 
     def beside(self, other: _Column) -> int | None:
         """How many elements this column lies after another one of the same rows, whatever the loops."""
-        if self.buffer is not other.buffer or (self.stride, self.lanes) != (other.stride, other.lanes):
+        alike = (self.stride, self.lanes, self.chosen) == (other.stride, other.lanes, other.chosen)
+        if self.buffer is not other.buffer or not alike:
             return None
         apart = self.origin - other.origin
         return apart.const if apart.is_const else None
@@ -105,20 +111,19 @@ def _block(first: _Column, low: int, count: int, size: int, *, masks: bool) -> B
     origin, width = first.origin + low, count
     # a few columns more than are needed may be read where that stays inside the buffer
     starts = [origin - shift for shift in range(size - count + 1)]
-    start = next(
-        (s for s in starts if count < size == first.lanes and _inside(first.buffer, s, first.stride, size)), None
-    )
+    start = next((s for s in starts if count < size == first.lanes and _inside(first, s, size)), None)
     if start is not None:
         origin, width = start, size
     elif count < size and not masks:
         return None
-    return Block(first.buffer, origin, first.stride, first.lanes, width, size)
+    return Block(first.buffer, origin, first.stride, first.lanes, width, size, first.chosen)
 
 
-def _inside(buffer: loop.Buffer, origin: Linear, stride: int, lanes: int) -> bool:
-    """Whether a whole block lies in its buffer, wherever the loops are."""
+def _inside(column: _Column, origin: Linear, size: int) -> bool:
+    """Whether all that is read of a whole block lies in its buffer, wherever the loops are."""
     lo, hi = origin.bounds()
-    return lo >= 0 and hi + (lanes - 1) * (stride + 1) < buffer.size
+    first, last = column.chosen[0], column.chosen[-1]
+    return lo + first * column.stride >= 0 and hi + last * column.stride + size - 1 < column.buffer.size
 
 
 def _column(s: loop.Stmt, places: Accesses) -> _Column | None:
@@ -136,10 +141,29 @@ def _column(s: loop.Stmt, places: Accesses) -> _Column | None:
         if buffer is s.buffer or (found is not None and found != (buffer, offset, step)):
             return None
         found = buffer, offset, step
-    if found is None or found[2] < 0 or any(type(e) is Select and may_leave(e) for e in walk(s.value)):
+    if found is None or found[2] < 0:
+        return None
+    chosen = range(s.lane.hi + 1)
+    for e in walk(s.value):
+        if type(e) is Select and may_leave(e):
+            chosen = _chosen(e, s.lane, chosen)
+    if not chosen:
         return None
     buffer, offset, step = found
-    return _Column(buffer, offset.without(s.lane), step, s.lane.hi + 1)
+    return _Column(buffer, offset.without(s.lane), step, s.lane.hi + 1, chosen)
+
+
+def _chosen(e: Select, lane: Var, lanes: range) -> range:
+    """Those of some lanes for which a number is chosen and no constant, whatever the loops; none if that is unknown."""
+    if type(e.b) is not Const:
+        return range(0)
+    for guard in conjuncts(e.cond):
+        if type(guard) is not Within or set(guard.index.terms) != {lane} or guard.index.terms[lane] < 0:
+            return range(0)
+        step, shift = guard.index.terms[lane], guard.index.const
+        first, end = -(-(guard.lo - shift) // step), -(-(guard.hi - shift) // step)
+        lanes = range(max(lanes.start, first), min(lanes.stop, end))
+    return lanes
 
 
 def shuffles(size: int) -> list[tuple[int, str, str]]:

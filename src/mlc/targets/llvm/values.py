@@ -439,7 +439,7 @@ class ValueEmitter(IndexEmitter):
         t = memory_type(buffer.dtype, lanes)
         if block not in self.squares:
             rows = ["poison"] * lanes
-            for k in range(block.rows):
+            for k in block.chosen:
                 row = self._read(buffer, self.pointer(buffer, block.origin + k * block.stride), block.width)
                 rows[k] = row.text if block.width == lanes else self._widened(row, lanes).text
             for distance, low, high in shuffles(lanes):

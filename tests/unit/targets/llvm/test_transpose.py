@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlc.ir import loop, te
-from mlc.ir.expr import Expr, Load, binary, const, select
+from mlc.ir.expr import Expr, Load, binary, const, select, within
 from mlc.ir.index import Linear, Var, as_index
 from mlc.ir.interp import run_function
 from mlc.ir.layout import blocked
@@ -92,6 +92,39 @@ def test_axes_of_one_element_do_not_hide_a_transpose() -> None:
     module = ModuleText()
     emit_function(fn, module)
     assert "gather" not in "\n".join(module.definitions)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize(
+    "width, before, stride", [(14, 1, 1), (16, 0, 1), (13, 2, 1), (40, 3, 1), (27, 1, 2), (30, 2, 2)]
+)
+def test_zeros_around_rows_are_no_rows_of_the_square(masks: bool, width: int, before: int, stride: int) -> None:
+    """As a convolution's input in blocks of channels is copied with its border; nothing outside of it is touched."""
+    x = te.placeholder((2, 3, width, 16), f32, "x")
+    columns = -(-(width + 2 * before) // stride)
+
+    def element(c: Linear, h: Linear, w: Linear) -> Expr:
+        at = w * stride - before
+        return select(within(at, 0, width), x[c // 16, h, at, c % 16], const(0, f32))
+
+    y = te.compute((32, 3, columns), element, "y")
+    s = Schedule([y])
+    stage = s[y]
+    c, h, w = stage.op.axes
+    block, inner = stage.split(c, 16)
+    vectors, lane = stage.split(w, 16)
+    stage.reorder(block, h, vectors, inner, lane)
+    stage.unroll(inner)
+    stage.vectorize(lane)
+    fn = lower(s, [x, y], "k")
+    array, result = np.random.default_rng(0).standard_normal(x.shape, np.float32), np.empty(y.shape, np.float32)
+    kernel = Kernel(fn, masks=masks)
+    wanted = np.zeros((2, 16, 3, columns * stride), np.float32)
+    wanted[..., before : before + width] = array.transpose(0, 3, 1, 2)[..., : columns * stride - before]
+    for at_end in (True, False):
+        kernel.run([array, result], at_end=at_end)
+        np.testing.assert_array_equal(result, wanted[..., ::stride].reshape(y.shape))
+    assert not masks or "gather" not in kernel.text
 
 
 @pytest.mark.parametrize("outer, channels, taps", [(5, 16, (3, 3)), (3, 37, (3, 3)), (2, 32, (2, 3)), (3, 20, (1, 5))])

@@ -14,8 +14,8 @@ from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.conv_plain import plain_cycles
-from mlc.targets.cpu.schedules.conv_tile import WORTH_BORDER, WORTH_BORDER_OF_VOLUMES
+from mlc.targets.cpu.schedules.conv_plain import joins, plain_cycles
+from mlc.targets.cpu.schedules.conv_tile import WORTH_BORDER, WORTH_BORDER_OF_VOLUMES, is_wide
 from mlc.targets.cpu.schedules.tiled_tile import MOVED, Choice, best_choice, shape_of
 from mlc.targets.groups.borders import share_inside
 from mlc.targets.groups.group import Group, size_of
@@ -31,6 +31,7 @@ FILLED = 4  # a block fills this part of a vector at least
 # cycles an element of copies of the input (measured on Zen 5 with 60 to 912 channels of 14 × 14 to 56 × 56 pixels):
 SURROUNDED = 0.25  # by a border, for blocks
 TURNED, TURNED_PIXELS = 0.9, 0.3  # for rows, where it lay in blocks; of windows, and of single pixels that all count
+TURNED_WHOLE = 0.2  # for runs, and for rows by a wide core without strides: squares of channels and pixels
 
 
 def worthy_block(g: Group, site: Site, target: Cpu) -> int:
@@ -90,7 +91,8 @@ def _rows_and_copies(g: Group, lies: Layout | None, target: Cpu) -> float:
     if role.single_pixels:  # as one axis, which is turned in whole vectors
         copied, turned = (anchor.shape[0], role.data.shape[1], *anchor.shape[2:]), TURNED if strided else TURNED_PIXELS
     else:
-        copied, turned = role.data.shape, TURNED
+        squares = joins(g, target) is not None or (is_wide(target) and not strided)
+        copied, turned = role.data.shape, TURNED_WHOLE if squares else TURNED
     moved = 0.0 if lies is None else turned
     return plain_cycles(g, target) + moved * size_of(copied)
 

@@ -17,7 +17,6 @@ from mlc.lower.stage import Stage
 from mlc.lower.symbolic import pinned
 from mlc.targets.cpu.cost import HIDDEN, TILE_OVERHEAD, USABLE, Tile, balance, bandwidth, step_cycles
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.groups.group import Group, accumulate_in_registers, size_of
 from mlc.targets.groups.joined import Rows, joined, may_be_joined, rows_of
 from mlc.targets.groups.roles import Convolution
@@ -172,11 +171,12 @@ def conv_joined(g: Group, plan: Joined, tile: Tile, target: Cpu) -> Schedule:
     far = source.size * source.dtype.itemsize > USABLE * target.l2
     if far and lies is None and lead and high == height:
         local.prefetch(new.get(source, source), at, terms[0], level=2)
-    s[copy].compute_at(stage, at)
-    if lies is None or not lies.core.primitives:
-        _copy(s[copy], rows, target)
-    else:  # turned in registers
-        spread(s[copy], target, parallel=False)
+    turned = lies is not None and bool(lies.core.primitives)
+    channels = role.weights.shape[1]
+    inside = not turned or channels % lanes == 0 or lanes % channels == 0
+    if inside:  # else groups begin anywhere in a block, and all blocks are turned beforehand
+        s[copy].compute_at(stage, at)
+    _copy(s[copy], rows, target, turned=turned, parallel=not inside)
     return s
 
 
@@ -199,15 +199,28 @@ def terms_of_sum(local: Stage, knobs: Knobs) -> list[Var]:
     return [a for name in names for a in loops[name]] + unrolled
 
 
-def _copy(stage: Stage, rows: Rows, target: Cpu) -> None:
-    """Loops of the copy, row by row: all that is made of a row of the input while it is there."""
+def _copy(stage: Stage, rows: Rows, target: Cpu, *, turned: bool, parallel: bool) -> None:
+    """Loops of the copy, row by row: all that is made of a row of the input while it is there.
+
+    Args:
+        stage: the copy.
+        rows: how they follow one another.
+        target: gives the vector width.
+        turned: whether the input lies in blocks of channels, so many of which are turned to rows in registers.
+        parallel: whether threads share it.
+    """
     n, c, a, b, row, column = stage.op.axes
     vectors, lane = stage.split(column, target.lanes)
-    images = []
+    images, some = [], []
     if rows.images > 1:
         image, row = stage.split(row, rows.height)
         images = [image]
-    stage.reorder(n, c, *images, row, a, b, vectors, lane)
+    if turned:
+        c, inner = stage.split(c, target.lanes)
+        some = [inner]
+    stage.reorder(n, c, *images, row, a, b, vectors, *some, lane)
     stage.vectorize(lane)
-    for axis in (a, b, vectors):
+    for axis in (a, b, *(some or [vectors])):
         stage.unroll(axis)
+    if parallel:
+        stage.parallel(stage.fuse(n, c))
