@@ -69,11 +69,14 @@ def _choice(g: Group, block: int, target: Cpu) -> Choice:
 def passes_rows(g: Group, block: int, target: Cpu) -> bool:
     """Whether blocks of so many filters are computed without the rows of windows that lie in the border.
 
-    That takes a test a row of a window, where a tile is of one row of results.
+    That takes a test a row of a window, where a tile is of one row of results, and a wide core to hide it (measured on
+    Zen 5: 1.1 to 1.2 times as fast, in vectors of 8 0.975 to 1.04).
     """
     rank = len(g.outputs[0].shape) - 2
     least = WORTH_BORDER if rank < 3 else WORTH_BORDER_OF_VOLUMES
-    return share_inside(g, columns=False) < least and all(n == 1 for n in _choice(g, block, target).rows[:-1])
+    if not is_wide(target) or share_inside(g, columns=False) >= least:
+        return False
+    return all(n == 1 for n in _choice(g, block, target).rows[:-1])
 
 
 def _rows_and_copies(g: Group, lies: Layout | None, target: Cpu) -> float:
