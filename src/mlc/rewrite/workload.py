@@ -78,7 +78,7 @@ def workload_document(
         "operands": [
             {**type_to_json(t), **({"constant": True} if c else {})} for t, c in zip(types, constant, strict=True)
         ],
-        "row_major": row_major and not device_of(node),
+        "row_major": row_major and not device_of(node),  # a device's own layouts do not depend on it
     }
     if device_of(node):
         found["device"] = device_of(node)
