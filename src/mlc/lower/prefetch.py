@@ -34,32 +34,41 @@ def fetches(stage: Stage, leaf: Var, nests: dict[Stage, Nest], buffers: Mapping[
     """
     found: list[Stmt] = []
     for fetch in stage.fetches:
-        owner = _owner(stage, fetch)
+        owner = _owner(stage, fetch.ahead)
         if fetch.at is leaf and nests[owner].loops[fetch.ahead].hi > 0:
-            run = _run(owner, fetch, nests)
-            inner = stage.loops_between(fetch.ahead, fetch.at) or []
+            run = _run(owner, _owner(stage, fetch.pieces), fetch, nests)
+            inner = stage.loops_between(fetch.pieces, fetch.at) or []
             found.append(_lines(fetch, run, [nests[s].loops[a] for s, a in inner], buffers[fetch.tensor]))
     return found
 
 
-def _owner(stage: Stage, fetch: Fetch) -> Stage:
-    """The stage whose loop ``ahead`` is: this one, or one around it."""
-    while fetch.ahead not in stage.leaves:
+def _owner(stage: Stage, loop: Var) -> Stage:
+    """The stage whose loop it is: this one, or one around it."""
+    while loop not in stage.leaves:
         if stage.attach is None:
-            raise ScheduleError(f"prefetch: {fetch.ahead.name} is no loop around stage {stage.name} any more")
+            raise ScheduleError(f"prefetch: {loop.name} is no loop around stage {stage.name} any more")
         stage = stage.attach.stage
     return stage
 
 
-def _run(stage: Stage, fetch: Fetch, nests: dict[Stage, Nest]) -> Run:
-    """What an iteration of the loop ``ahead`` of a stage reads, ``distance`` iterations later."""
+def _run(stage: Stage, inside: Stage, fetch: Fetch, nests: dict[Stage, Nest]) -> Run:
+    """What an iteration of the loop ``pieces`` reads, ``distance`` iterations of ``ahead`` later.
+
+    Args:
+        stage: whose loop ``ahead`` is.
+        inside: whose loop ``pieces`` is.
+        fetch: has these loops.
+        nests: loops of all stages.
+    """
     t = fetch.tensor
-    box = box_of(t, stage, fetch.ahead, nests)
+    box = box_of(t, inside, fetch.pieces, nests)
     origin, extents = [first for first, _ in box], [n for _, n in box]
     whole = [n == size for n, size in zip(extents, t.shape, strict=True)]
     partial = next((d for d in reversed(range(len(whole))) if not whole[d]), 0)
     if any(n > 1 for n in extents[:partial]):
-        raise ScheduleError(f"prefetch: stage {stage.name} reads no contiguous part of {t.name} in {fetch.ahead.name}")
+        raise ScheduleError(
+            f"prefetch: stage {inside.name} reads no contiguous part of {t.name} in {fetch.pieces.name}"
+        )
     var = nests[stage].loops[fetch.ahead]
     shifted = tuple(substitute(ix, {var: as_index(var) + fetch.distance}) for ix in origin)
     length = 1

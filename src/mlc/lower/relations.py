@@ -32,10 +32,11 @@ Relation = Split | Fuse
 
 @dataclass(slots=True, eq=False)
 class Fetch:
-    """Iterations of ``at`` fetch what ``ahead`` reads of a tensor ``distance`` iterations later."""
+    """Iterations of ``at`` fetch what ``ahead`` reads of a tensor ``distance`` iterations later, piece by piece."""
 
     tensor: te.Tensor
     ahead: Var
     at: Var
     distance: int
     level: int
+    pieces: Var  # the loop from ``ahead`` to ``at`` each of whose iterations reads a contiguous part

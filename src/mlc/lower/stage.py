@@ -57,7 +57,9 @@ class Stage(Loops):
     def _is_output(self) -> bool:
         return any(t in self.schedule.outputs for t in self.op.outputs)
 
-    def prefetch(self, tensor: te.Tensor, ahead: Var, at: Var, *, distance: int = 1, level: int = 1) -> None:
+    def prefetch(
+        self, tensor: te.Tensor, ahead: Var, at: Var, *, distance: int = 1, level: int = 1, pieces: Var | None = None
+    ) -> None:
         """Bring what a later iteration reads of an input into a cache.
 
         The iterations of ``at`` share what one iteration of ``ahead`` reads, which has to be contiguous. With ``at``
@@ -79,6 +81,8 @@ class Stage(Loops):
             at: ``ahead`` or a loop of this stage inside it, where the fetches are made.
             distance: how many iterations of ``ahead`` later.
             level: of the cache: 1, 2 or 3.
+            pieces: the loop from ``ahead`` to ``at`` each of whose iterations reads a contiguous part, which the
+                iterations of ``at`` inside share; ``ahead`` unless given.
         Raises:
             ScheduleError: ``at`` is not inside ``ahead``, the tensor is computed, or a number is out of range.
         """
@@ -89,8 +93,13 @@ class Stage(Loops):
             raise ScheduleError(f"prefetch: {tensor.name} is computed, only inputs are fetched ahead")
         if distance < 1 or level not in (1, 2, 3):
             raise ScheduleError(f"prefetch: distance {distance} and level {level}; at least 1, and one of 1, 2, 3")
-        self.fetches.append(Fetch(tensor, ahead, at, distance, level))
-        self._record("prefetch", tensor.name, ahead, at, f"distance={distance}", f"level={level}")
+        if pieces is not None and (self.loops_between(ahead, pieces) is None or self.loops_between(pieces, at) is None):
+            raise ScheduleError(
+                f"prefetch: {pieces.name} of stage {self.name} is not between {ahead.name} and {at.name}"
+            )
+        self.fetches.append(Fetch(tensor, ahead, at, distance, level, ahead if pieces is None else pieces))
+        apart = [] if pieces is None else [f"pieces={pieces.name}"]
+        self._record("prefetch", tensor.name, ahead, at, f"distance={distance}", f"level={level}", *apart)
 
     def loops_between(self, ahead: Var, at: Var) -> list[tuple[Stage, Var]] | None:
         """The loops inside ``ahead`` down to ``at`` of this stage, those of stages around it first.

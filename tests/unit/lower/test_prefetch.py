@@ -94,6 +94,27 @@ def test_loops_of_a_stage_inside_share_too() -> None:
         lowered(schedule)
 
 
+def test_pieces_that_lie_apart_are_fetched_one_by_one() -> None:
+    c = te.compute((8, 20), lambda i, j: A[i, j + 4] + 1.0, "c")
+    schedule = Schedule([c])
+    out = schedule[c]
+    i, j = out.axes
+    io, ii = out.split(i, 2)
+    out.prefetch(A, io, ii, pieces=ii)
+    assert (
+        "  for io in range(4):\n"
+        "    for ii in range(2):\n"
+        "      prefetch(a[ii + 2*io + 2, 4], level=1)\n"
+        "      prefetch(a[ii + 2*io + 2, 20], level=1)\n"
+    ) in repr(lower(schedule, [A, c], "kernel"))
+    assert schedule.history[-1] == "s[c].prefetch(a, io, ii, distance=1, level=1, pieces=ii)"
+    with pytest.raises(ScheduleError, match="io of stage c is not between ii and j"):
+        out.prefetch(A, ii, j, pieces=io)
+    out.prefetch(A, io, ii)
+    with pytest.raises(ScheduleError, match="stage c reads no contiguous part of a in io"):
+        lower(schedule, [A, c], "kernel")
+
+
 def test_values_stay_the_same() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-3, 4, t.shape).astype(np.float32) for t in (A, B))
