@@ -225,6 +225,8 @@ def _found(op: te.Compute) -> _Found | None:
 def _contraction(op: te.Compute, left: Load, right: Load) -> _Found | None:
     if len(op.reduce_axes) != 1 or type(op.bodies[0]) is Select or min(len(left.indices), len(right.indices)) < 2:
         return None
+    if left is right:  # the square of an only number, as where one of one channel is normalised
+        return None
     *batch, i, j = (as_index(a) for a in op.axes)
     (axis,) = op.reduce_axes
     k, (m, n), depth = as_index(axis), op.shape[-2:], axis.hi + 1

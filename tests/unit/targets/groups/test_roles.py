@@ -149,6 +149,18 @@ def test_other_reductions_have_no_role(name: str, shapes: list[tuple[int, ...]],
     assert [role_of(op) for op in reductions(name, shapes, **attrs)] == [None] * len(reductions(name, shapes, **attrs))
 
 
+def test_the_square_of_an_only_number_is_no_product_of_two() -> None:
+    x, k = te.placeholder((1, 1), f32, "x"), te.reduce_axis(1, "k")
+
+    def square(i: Linear, j: Linear) -> te.Reduction:
+        number = x[i, k]
+        return te.sum_of(number * number, k)
+
+    y = te.compute((1, 1), square, "y")
+    assert y.op is not None
+    assert role_of(y.op) is None
+
+
 def test_borders_exponentials_and_rows_are_told_from_their_like() -> None:
     x = te.placeholder((2, 3, 5, 7), f32, "x")
 
