@@ -394,10 +394,10 @@ class _Checker:
         steps, places, slices = set(self.plan.steps), joined(self.graph), sliced(self.graph)
         for node in self.graph.nodes:
             if is_alias(node):
-                v, base = node.outputs[0], self._original(node.inputs[0])
-                self.origin[v] = base
-                if self._range(v) != self._range(base):
-                    raise VerifyError(f"alias {v.name} does not lie where {base.name} does")
+                v, operand = node.outputs[0], node.inputs[0]
+                self.origin[v] = self._original(operand)
+                if self._range(v) != self._range(operand):  # which may be a part of what it originates from
+                    raise VerifyError(f"alias {v.name} does not lie where {operand.name} does")
                 continue
             if node in slices and node not in steps:
                 self._take(node, slices[node])

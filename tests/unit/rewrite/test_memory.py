@@ -16,6 +16,7 @@ from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.interp.graph import run_graph, run_node
 from mlc.ir.layout import blocked
 from mlc.rewrite.fuse import fuse, group_each
+from mlc.rewrite.group import is_alias
 from mlc.rewrite.memory import Copy, InPlace, Location, MemoryPlan, Space, check_plan, plan_memory
 from mlc.rewrite.updates import readers_first
 from tests.unit.rewrite.helpers import Net, inputs_of
@@ -270,6 +271,18 @@ def test_a_slice_in_another_shape_is_a_part_too() -> None:
     graph = fuse(n(n.matmul(n.reshape(y, shape=(2, 4)), n.w(4, 3)), n.softmax(a)))
     plan = planned(graph)
     assert [len(plan.steps), len(graph.nodes)] == [3, 4]
+
+
+def test_another_shape_of_a_slice_lies_where_the_slice_does() -> None:
+    """Each operator by itself: the reshape is an alias of a part, and not of the whole."""
+    n = Net()
+    a = wide(n, n.x(3, 7))
+    part = n.reshape(rows(n, a, 1, 2), shape=(3,))
+    graph = group_each(n(wide(n, n.reshape(part, shape=(1, 3))), wide(n, a)))
+    plan = planned(graph)
+    whole = plan.locations[graph.nodes[0].outputs[0]].at
+    alias = next(m for m in graph.nodes if is_alias(m))
+    assert plan.locations[alias.outputs[0]].at - whole == 3 * 4
 
 
 def test_a_slice_of_a_concat_lies_in_it() -> None:
