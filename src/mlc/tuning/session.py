@@ -33,6 +33,7 @@ _LOGGER = logging.getLogger("mlc")
 FINALISTS = 8  # configurations of a task that are measured once more, in turns
 CONFIRMED = 3  # of these that are once more, for the decision
 OUT_OF_REACH = 1.3  # times the least of all single trials, from which luck cannot have been the reason
+LONG = 0.01  # seconds of a call, from which on it matters how many are measured once more
 FIRST = 4  # trials of a task at least, before another has its turn
 WORTH = 0.99  # of the untuned time, from which a configuration is faster beyond doubt
 
@@ -313,9 +314,10 @@ class Session:
         """The untuned configuration and the fastest others, of the layouts that a task has for good if it has any.
 
         Where layouts are still searched, half of the others have the target's own ones if there are so many: single
-        trials of layouts that were tried more often have had more luck. What took far longer than the fastest has no
-        place among them, where there are few others: calls of a tenth of a second add up (of ResNet-3D-18's first
-        layer, 16 videos at a time, those that took 2 to 3 times as long were half of eight minutes).
+        trials of layouts that were tried more often have had more luck. What took long, and far longer than the
+        fastest, has no place among them, where there are few others: calls of a tenth of a second add up (of
+        ResNet-3D-18's first layer, 16 videos at a time, those that took 2 to 3 times as long were half of eight
+        minutes). Others have, since the fastest may prove to be a lie of a board's.
         """
         default, held = dict(state.task.space.default), self._searches.held(state)
         timed = sorted(
@@ -327,7 +329,7 @@ class Session:
             )
         )  # fmt: skip
         least = min((m.seconds for _, m in state.trials if m.seconds is not None), default=0.0)
-        fastest = [state.trials[k][0] for seconds, k in timed if seconds <= OUT_OF_REACH * least]
+        fastest = [state.trials[k][0] for seconds, k in timed if seconds <= max(LONG, OUT_OF_REACH * least)]
         own = [] if held is not None else [c for c in fastest if not layouts_in(c)][: FINALISTS // 2]
         others = [c for c in fastest if c not in own][: FINALISTS - 1 - len(own)]
         return [default, *own, *others]
