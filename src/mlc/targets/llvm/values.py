@@ -356,13 +356,16 @@ class ValueEmitter(IndexEmitter):
         while len(row) > 1 and 2 * row[0].lanes * buffer.dtype.itemsize <= MASKED:
             row += [Val("poison", buffer.dtype, row[0].lanes)] * (len(row) % 2)
             row = [self._lanes_of(a, b, range(2 * a.lanes)) for a, b in zip(row[::2], row[1::2], strict=True)]
-        found, width = row[0], row[0].lanes
+        width = row[0].lanes
         places = {k: divmod(n * size + at, width) for n, piece in enumerate(pieces) for k, at in piece.lanes}
+        if width < lanes:  # indices of 64 bits for numbers of 32: the vector is longer than a register
+            row = [self._widened(register, lanes) for register in row]
+        found, wide = row[0], row[0].lanes
         chosen = {k: at for k, (which, at) in places.items() if which == 0}
         for n, register in enumerate(row[1:], 1):
-            here = {k: width + at for k, (which, at) in places.items() if which == n and 0 <= k < lanes}
+            here = {k: wide + at for k, (which, at) in places.items() if which == n and 0 <= k < lanes}
             if here:
-                found = self._lanes_of(found, register, [here.get(k, chosen.get(k, k)) for k in range(width)])
+                found = self._lanes_of(found, register, [here.get(k, chosen.get(k, k)) for k in range(wide)])
                 chosen = {k: k for k in range(lanes)}
         return self._lanes_of(found, found, [chosen.get(k, 0) for k in range(lanes)])
 

@@ -8,7 +8,7 @@ import pytest
 from mlc.ir.expr import Load, all_of, call, const, select, within
 from mlc.ir.index import Var, as_index
 from mlc.ir.loop import Allocate, Buffer, For, ForKind, Function, Store, seq
-from mlc.ir.types import f32, u8
+from mlc.ir.types import f32, i64, u8
 from mlc.targets.llvm.pieces import pieces_of, settled
 from tests.unit.targets.llvm.test_values import check
 
@@ -67,6 +67,15 @@ def test_long_vectors_are_written_register_by_register(rows: int, columns: int) 
     fn = Function("kernel", (x, y), 1, Allocate(own, seq(loops)))
     text = check(fn, RNG.integers(0, 256, x.shape, np.uint8))
     assert text.count(f"load <{1 << (columns - 1).bit_length()} x i8>") == rows
+    assert "gather" not in text
+
+
+def test_vectors_longer_than_the_registers_of_their_pieces() -> None:
+    """Indices of 64 bits for 16 numbers of 32: each register holds a piece, and is half as long as the vector."""
+    x, y = Buffer("x", (4, 9, 2), i64), Buffer("y", (5, 16), i64)
+    value = Load(x, (as_index(LANE) % 4, as_index(LANE) // 4 + as_index(I), as_index(1)))
+    fn = Function("kernel", (x, y), 1, For(I, 5, ForKind.SERIAL, Store(y, (as_index(I), as_index(LANE)), value, LANE)))
+    text = check(fn, np.arange(72, dtype=np.int64).reshape(4, 9, 2))
     assert "gather" not in text
 
 
