@@ -43,7 +43,7 @@ TARGET = "x86 -mcpu=znver5"
 EXPLORERS = ("random", "opevo", "annealing", "gbfs", "na2c", "genetic", "guided", "descent")
 SEEDS, TRIALS = 5, 64
 # Random draws go on for longer where the default gets there and as many as there are for all workloads do not: what
-# was cut off at those would hide by how much.
+# was cut off at those would hide by how much. Chosen after the comparison was known: without it the ratio is 0.51.
 MORE, GOES_ON = 1024, ("odd-3x3",)
 GOOD = 0.95  # the easier aim
 _NEAR = (0.95, 0.98)  # of landscapes
