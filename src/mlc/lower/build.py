@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import TypeVar
 
 from mlc.errors import ScheduleError
 from mlc.ir import te
@@ -33,6 +34,8 @@ from mlc.lower.schedule import Schedule
 from mlc.lower.sharing import loads_under
 from mlc.lower.stage import Stage
 from mlc.lower.tensorize import marked
+
+_Along = TypeVar("_Along")
 
 
 def build(schedule: Schedule, params: Sequence[te.Tensor], name: str) -> Function:
@@ -101,6 +104,7 @@ class _Builder:
         self.names: set[str] = set()
         self.turns: dict[te.Tensor, Linear] = {}  # which version of its buffer a tensor is in
         self.homes = {t: t.home for t in schedule.outputs if t.home is not None}
+        self.orders = {t: s.order for s in schedule.stages if s.order for t in s.op.outputs}
         self.params = tuple(
             self._buffer(t, self.homes[t].shape if t in self.homes else t.shape, "global") for t in params
         )
@@ -132,7 +136,7 @@ class _Builder:
                 continue
             for t in stage.op.outputs:
                 if t not in self.buffers:
-                    owned.append(self._buffer(t, t.shape, stage.scope or "global"))
+                    owned.append(self._buffer(t, self._ordered(t, t.shape), stage.scope or "global"))
             body.append(self._stage(stage))
             parallel = ForKind.PARALLEL in stage.kinds.values()
             homes = [t for t in stage.op.outputs if t in self.homes]
@@ -230,9 +234,14 @@ class _Builder:
 
     def _place(self, t: te.Tensor, indices: tuple[Linear, ...]) -> tuple[Linear, ...]:
         """Where an element of a tensor lies in its buffer."""
+        indices = self._ordered(t, indices)
         if t in self.turns:
             return (self.turns[t], *indices)
         return self.homes[t].place(indices) if t in self.homes else indices
+
+    def _ordered(self, t: te.Tensor, along: tuple[_Along, ...]) -> tuple[_Along, ...]:
+        """What there is of each data axis of a tensor, in the order of the dimensions of its buffer."""
+        return tuple(along[d] for d in self.orders[t]) if t in self.orders else along
 
     def _update(self, stage: Stage, nest: Nest, values: Sequence[Expr]) -> Stmt:
         """Stores of folded values; several outputs are computed before any is stored."""
@@ -276,7 +285,7 @@ class _Builder:
         for g in guests:
             nest = self.nests[g]
             for t in g.op.outputs:
-                owned.append(self._buffer(t, _with_gaps(g, nest), g.scope or "local"))
+                owned.append(self._buffer(t, self._ordered(t, _with_gaps(g, nest)), g.scope or "local"))
         for g in guests:
             parts.append(self._stage(g))
         # reads inside ``body`` were built before the guests' buffers existed: resolve them now
@@ -301,7 +310,7 @@ class _Builder:
         owned: list[Buffer] = []
         for g in ahead:
             for t in g.op.outputs:
-                shape = (g.versions, *_with_gaps(g, self.nests[g]))
+                shape = (g.versions, *self._ordered(t, _with_gaps(g, self.nests[g])))
                 owned.append(self._buffer(t, shape, g.scope or "local"))
                 self.turns[t] = as_index(var) % g.versions
         before = seq([self._stage(g) for g in ahead])

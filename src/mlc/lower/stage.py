@@ -38,6 +38,7 @@ class Stage(Loops):
         scope: memory of its buffer; chosen by the lowering when ``None``.
         aligned: what the extent of an attached stage's region is a multiple of, by data axis.
         pitches: what the stride of a data axis is modulo some number, by axis: number, remainder.
+        order: of the dimensions of its buffers, as positions of data axes; empty where that is the order of these.
         fetches: what is prefetched in which loop.
         versions: how many of its buffer there are in turns; and
         asynchronous: whether it is copied while other things are done.
@@ -50,6 +51,7 @@ class Stage(Loops):
         self.scope: str | None = None
         self.aligned: dict[Var, int] = {}
         self.pitches: dict[Var, tuple[int, int]] = {}
+        self.order: tuple[int, ...] = ()
         self.fetches: list[Fetch] = []
         self.versions = 1
         self.asynchronous = False
@@ -192,8 +194,44 @@ class Stage(Loops):
             raise ScheduleError(f"storage_align: {axis.name} of stage {self.name} is not its last data axis but one")
         if not 0 <= offset < factor:
             raise ScheduleError(f"storage_align: offset {offset} is not below {factor}, for stage {self.name}")
+        if self.order:
+            raise ScheduleError(f"storage_align: the buffer of stage {self.name} has an order of its own")
         self.pitches[axis] = factor, offset
         self._record("storage_align", axis, factor, offset)
+
+    def storage_order(self, *axes: Var) -> None:
+        """Keep the stage's buffer in another order of its data axes; its loops stay as they are.
+
+        >>> s, x, y, z = chain()
+        >>> s[y].compute_at(s[z], s[z].split(s[z].axes[0], 3)[0])
+        >>> i, j = s[y].op.axes
+        >>> s[y].storage_order(j, i)
+        >>> show(s)
+        for io in range(2):
+          y: f32[10,3] in local
+          for i in range(3):
+            for j in range(10):
+              y[j, i] = x[3*io + i, j] + 1.0
+          for ii in range(3):
+            for j in range(8):
+              z[3*io + ii, j] = y[j, ii] * y[j + 2, ii]
+
+        Args:
+            axes: all data axes, that whose neighbours lie farthest apart first.
+        Raises:
+            ScheduleError: the axes are others, the stage is an output, or its buffer has gaps.
+        """
+        own = list(self.op.axes)
+        if len(axes) != len(own) or set(axes) != set(own):
+            named = ", ".join(a.name for a in axes)
+            raise ScheduleError(f"storage_order: {named} are not the data axes of stage {self.name}, each once")
+        if self._is_output():
+            raise ScheduleError(f"storage_order: stage {self.name} is an output, whose layout says how it lies")
+        if self.pitches:
+            raise ScheduleError(f"storage_order: the buffer of stage {self.name} has gaps")
+        order = tuple(own.index(a) for a in axes)
+        self.order = () if order == tuple(range(len(own))) else order
+        self._record("storage_order", *axes)
 
     def double_buffer(self, versions: int = 2, *, asynchronous: bool = False) -> None:
         """Compute an attached stage some iterations ahead of its readers, into versions of its buffer in turns.

@@ -265,6 +265,8 @@ FOREIGN = Var("z", 0, 3)
         (lambda s, c, out: c.pragma(FOREIGN, "key"), "pragma: z is no loop of stage c"),
         (lambda s, c, out: c.align(c.reduce_axes[0], 4), "align: k is no data axis of stage c"),
         (lambda s, c, out: c.storage_align(c.axes[-1], 32, 1), "storage_align: .* is not its last data axis but one"),
+        (lambda s, c, out: c.storage_order(c.axes[0]), "storage_order: i are not the data axes of stage c, each once"),
+        (lambda s, c, out: out.storage_order(*out.op.axes), "storage_order: stage out is an output, whose layout says"),
         (lambda s, c, out: c.align(c.axes[0], 0), "align: multiple 0 of axis i of stage c is below 1"),
         (lambda s, c, out: c.compute_at(out, FOREIGN), "compute_at: z is no loop of stage out"),
         (lambda s, c, out: c.compute_at(c, c.axes[0]), "compute_at: stage c cannot be computed inside itself"),
@@ -289,6 +291,19 @@ def test_wrong_primitives_are_refused(wrong: Callable[[Schedule, Stage, Stage], 
     with pytest.raises(ScheduleError, match=message):
         wrong(schedule, c, out)
     assert schedule.history == []
+
+
+def test_gaps_and_an_order_of_the_same_buffer_are_refused() -> None:
+    schedule, c, _, _ = product()
+    i, j = c.op.axes
+    c.storage_align(i, 8, 1)
+    with pytest.raises(ScheduleError, match="storage_order: the buffer of stage c has gaps"):
+        c.storage_order(j, i)
+    schedule, c, _, _ = product()
+    i, j = c.op.axes
+    c.storage_order(j, i)
+    with pytest.raises(ScheduleError, match="storage_align: the buffer of stage c has an order of its own"):
+        c.storage_align(i, 8, 1)
 
 
 def test_inlined_stage_has_no_loops() -> None:

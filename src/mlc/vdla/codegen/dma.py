@@ -74,7 +74,8 @@ class Block:
 def blocks(dims: tuple[Dim, ...], split: int = 0) -> tuple[Block, ...]:
     """The transfers of a nest, in its order.
 
-    Neighbouring dimensions that go on evenly become one; the last two are one transfer; the others are enumerated.
+    Neighbouring dimensions that go on evenly become one, and so does one with a border of zeros and what lies whole
+    inside of it, where that leaves fewer; the last two are one transfer; the others are enumerated.
 
     Args:
         dims: the loops, outermost first.
@@ -83,7 +84,7 @@ def blocks(dims: tuple[Dim, ...], split: int = 0) -> tuple[Block, ...]:
     if any(d.lo >= d.hi for d in dims):
         return tuple(_zeros(dims))
     loops = [d for d in dims if d.extent > 1]
-    fixed, rest = loops[:split], _folded(loops[split:])
+    fixed, rest = loops[:split], _bordered(_folded(loops[split:]))
     unit = Dim(1, 1, 1, 0, 1)
     x = rest.pop() if rest and rest[-1].sram == rest[-1].dram == 1 else unit
     y = unit
@@ -102,6 +103,26 @@ def _folded(loops: Sequence[Dim]) -> list[Dim]:
             d = Dim(n, d.sram, d.dram, 0, n)
         out.append(d)
     return out
+
+
+def _bordered(loops: list[Dim]) -> list[Dim]:
+    """The loops with those of a border made one with what lies whole inside of it, while a transfer has too few.
+
+    Rows of all blocks of channels, ``[h, c, w]``, are ``h * c`` rows then, whose border is as many times as high.
+    """
+    found = list(loops)
+    while len(found) > 2:
+        for k in range(len(found) - 2, -1, -1):
+            outer, inner = found[k : k + 2]
+            n, lo, hi = inner.extent, outer.lo * inner.extent, outer.hi * inner.extent
+            # a border beside a row has to fit into its field, one above it may be transfers of its own
+            fits = k < len(found) - 2 or max(lo, outer.extent * n - hi) <= _MAX_PAD
+            if inner.full and fits and _goes_on(outer, inner):
+                found[k : k + 2] = [Dim(outer.extent * n, inner.sram, inner.dram, lo, hi)]
+                break
+        else:
+            break
+    return found
 
 
 def _goes_on(outer: Dim, inner: Dim) -> bool:

@@ -78,6 +78,22 @@ def test_a_third_dimension_is_enumerated() -> None:
     assert blocks(dims) == (Block(0, 0, 3, 4, 10), Block(12, 100, 3, 4, 10))
 
 
+def test_a_border_around_rows_of_all_channels_is_part_of_the_transfer() -> None:
+    rows_then_channels = Dim(6, 4 * 16, 4 * 14, 1, 6), full(4, 16, 14), Dim(16, 1, 1, 1, 15)
+    assert blocks(rows_then_channels) == (Block(0, 57, 20, 14, 14, 4, 0, 1, 1),)
+    pixels = Dim(6, 4 * 16, 4 * 14, 1, 6), Dim(16, 4, 4, 1, 15), full(4, 1, 1)
+    assert blocks(pixels) == (Block(0, 60, 5, 56, 56, 1, 0, 4, 4),)
+
+
+def test_a_border_of_more_channels_than_its_field_holds_is_split() -> None:
+    rows_then_channels = Dim(4, 20 * 4, 20 * 2, 1, 4), full(20, 4, 2), Dim(4, 1, 1, 1, 3)
+    assert blocks(rows_then_channels) == (
+        Block(0, 0, 0, 20, 20, top=1), Block(20, 41, 60, 2, 2, 15, 0, 1, 1),
+    )  # fmt: skip
+    pixels = Dim(3, 20 * 4, 20 * 2, 0, 3), Dim(4, 20, 20, 1, 3), full(20, 1, 1)
+    assert len(blocks(pixels)) == 3
+
+
 def test_every_second_column_is_a_transfer_of_columns() -> None:
     assert blocks((full(7, 1, 2),)) == (Block(0, 0, 7, 1, 2),)
 
