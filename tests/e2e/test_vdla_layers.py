@@ -24,7 +24,15 @@ from tests.unit.vdla.test_fold import laid
 WITHOUT_ALU = ["osdi18_i8", "full"]
 
 
-def check_layer(layer: Layer, profile: str, **choices: Any) -> Report:
+def check_layer(layer: Layer, profile: str, *, like: Layer | None = None, **choices: Any) -> Report:
+    """Run a layer, and compare it with what it gives in int64.
+
+    Args:
+        layer: what is run.
+        profile: of the accelerator.
+        like: the same over images, where the layer's tensors are matrices.
+        choices: knobs.
+    """
     config = PROFILES[profile]
     plan = plan_layer(layer, config, Knobs(choices))
     program = compile_layer(layer, config, plan)
@@ -32,9 +40,13 @@ def check_layer(layer: Layer, profile: str, **choices: Any) -> Report:
     values = inputs_of(layer)
     device = Device(config)
     layouts = {v.name: v.type.layout for v in (layer.x, layer.residual, layer.out) if v is not None}
+
+    def as_stated(array: np.ndarray) -> np.ndarray:
+        return array if like is None else array[0, :, :, 0].T
+
     for name, array in values.items():
-        device.bind(name, layouts[name].pack(array))
-    result = wanted(layer, values)
+        device.bind(name, layouts[name].pack(as_stated(array)))
+    result = as_stated(wanted(like or layer, values))
     out = np.zeros_like(layouts["out"].pack(result))
     device.bind("out", out)
     report = device.run(program)
@@ -54,10 +66,11 @@ SHAPES: list[dict[str, Any]] = [
     {"channels": (20, 24), "image": (7, 6), "kernel": (1, 1), "pads": (2, 3), "strides": (2, 2)},
     {"channels": (20, 24), "image": (7, 6), "pads": (17, 20)},
     {"channels": (16, 24), "image": (9, 8), "dilations": (2, 2), "strides": (2, 2), "pads": (1, 6)},
+    {"channels": (1, 5), "image": (6, 5)},
 ]
 
 
-@pytest.mark.sweep(9)
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("shape", SHAPES, ids=range(len(SHAPES)))
 @pytest.mark.parametrize("profile", list(PROFILES))
 def test_untuned_layers(shape: dict[str, Any], profile: str) -> None:
@@ -161,6 +174,12 @@ def test_every_knob(choices: dict[str, Any]) -> None:
     layer = make_layer((64, 128), (12, 12), (1, 1), strides=(2, 2), bias=100, residual=2, relu=True)
     check_layer(layer, "full", **choices)
     check_layer(make_layer((64, 128), (12, 12), (1, 1), strides=(2, 2), shift=None), "osdi18", **choices)
+
+
+@pytest.mark.parametrize("pads", [(0, 1), (1, 0), (1, 1)])
+def test_tiles_of_one_element_in_the_border(pads: tuple[int, int]) -> None:
+    layer = make_layer((16, 16), (5, 5), (1, 1), pads=pads)
+    check_layer(layer, "full", rows=1, columns=1, inputs=1, head="none")
 
 
 @pytest.mark.parametrize("profile", list(PROFILES))

@@ -96,13 +96,21 @@ def lay_out(
     ) -> tuple[Node, LayoutChoice]:
         if configurations is not None:
             tuned = configurations.configure(node, types, constant, row_major)
-            # on a device, records of a group whose result is read by others may be found for one whose result is not
-            leaves = not on_host and row_major
-            if (config := config_of(tuned)) and not (leaves and LEVELS in config):
+            if config := config_of(tuned):
                 try:
-                    return tuned, part.machine.layouts(tuned, types, constant, row_major, Knobs(config))
+                    choice = part.machine.layouts(tuned, types, constant, row_major, Knobs(config))
                 except (ScheduleError, LowerError) as error:
                     configurations.refuse(identity_of(node), error.message)
+                else:
+                    # on a device, records of a group whose result is read by others may be found for one whose is not
+                    leaves = not on_host and row_major and LEVELS in config
+                    if not leaves or choice.outputs == untuned(node, types, constant, row_major)[1].outputs:
+                        return tuned, choice
+        return untuned(node, types, constant, row_major)
+
+    def untuned(
+        node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
+    ) -> tuple[Node, LayoutChoice]:
         return node, part.machine.layouts(node, types, constant, row_major, Knobs())
 
     def assign(graph: Graph) -> Graph:

@@ -19,8 +19,9 @@ def laid_out(node: Node, types: Sequence[TensorType], choice: LayoutChoice) -> N
         types: of its inputs, with layouts; constants are row-major.
         choice: what the machine wants.
     """
+    wanted = {**choice.packed, **choice.asked}
     inputs = tuple(
-        Value(v.name, t.with_layout(choice.packed[k]) if k in choice.packed else t)
+        Value(v.name, t.with_layout(wanted[k]) if k in wanted else t)
         for k, (v, t) in enumerate(zip(node.inputs, types, strict=True))
     )
     outputs = tuple(

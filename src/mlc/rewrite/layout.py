@@ -13,7 +13,9 @@ In: a fused graph of row-major values. Out: the same graph with layouts on value
 Values that have a layout already, at the border between a host and a device, keep it.
 
 A consumer whose window slides past the border may ask for *margins*: then whoever makes the value surrounds it by
-zeros, and no padded copy is made.
+zeros, and no padded copy is made. Where whoever makes a value may store it in any order at no cost, as an accelerator's
+transfers do, a consumer may ask for a layout as a whole: the first one that does gets it, and others read it like that.
+Both come after everything else, so no group's choice depends on what those behind it ask for.
 """
 
 from __future__ import annotations
@@ -42,6 +44,9 @@ class Choice(Protocol):
     @property
     def margins(self) -> Mapping[int, Sequence[tuple[int, int]]]: ...
 
+    @property
+    def asked(self) -> Mapping[int, Layout]: ...
+
 
 Choose = Callable[[Node, Sequence[TensorType], Sequence[bool], bool], tuple[Node, Choice]]
 
@@ -62,6 +67,8 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
     conversions: list[Node] = []  # into layouts that readers have asked for
     nodes: list[Node] = []
     wanted: dict[Value, list[tuple[int, int]]] = {}
+    asked: dict[Value, Layout] = {}
+    free = {v for n in graph.nodes for v in n.outputs if v.type.layout is None} - set(graph.outputs)
     taken = {v.name for v in (*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs))}
     taking_any = {v for n in graph.nodes if n.op.kind is not FusionKind.OPAQUE for v in n.inputs}
 
@@ -131,13 +138,16 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
                 v if layout is None or v.type.layout is not None else Value(v.name, v.type.with_layout(layout))
                 for v, layout in zip(node.outputs, choice.outputs, strict=True)
             )
+            for k, layout in choice.asked.items():
+                if node.inputs[k] in free and new[node.inputs[k]] is inputs[k]:
+                    asked.setdefault(inputs[k], layout)
             for k, margins in choice.margins.items():
                 have = wanted.setdefault(inputs[k], [(0, 0)] * len(margins))
                 wanted[inputs[k]] = [(max(a, c), max(b, d)) for (a, b), (c, d) in zip(have, margins, strict=True)]
         new.update(zip(node.outputs, outputs, strict=True))
         nodes.append(Node(node.op, inputs, node.attrs, outputs, node.sources))
     results = tuple(new[v] if v.type.layout is not None else plain(v) for v in graph.outputs)
-    nodes = _with_margins(_made_packed(nodes, conversions, results), wanted)
+    nodes = _with_margins(_as_asked(_made_packed(nodes, conversions, results), asked), wanted)
     return Graph(graph.name, graph.inputs, results, tuple(nodes), constants, graph.output_names)
 
 
@@ -161,6 +171,11 @@ def _made_packed(nodes: Sequence[Node], conversions: Sequence[Node], results: Co
     return [n for n in found if n is not None]
 
 
+def _as_asked(nodes: Sequence[Node], asked: Mapping[Value, Layout]) -> list[Node]:
+    """Let values lie as a reader has asked for."""
+    return _replaced(nodes, {v: Value(v.name, v.type.with_layout(layout)) for v, layout in asked.items()})
+
+
 def _with_margins(nodes: Sequence[Node], wanted: Mapping[Value, Sequence[tuple[int, int]]]) -> list[Node]:
     """Surround values by zeros, where they are blocked (others are what the outside or opaque routines know)."""
     new: dict[Value, Value] = {}
@@ -174,6 +189,11 @@ def _with_margins(nodes: Sequence[Node], wanted: Mapping[Value, Sequence[tuple[i
                 wide = _surrounded(layout, wanted[v])
                 if wide is not layout:
                     new[v] = Value(v.name, v.type.with_layout(wide))
+    return _replaced(nodes, new)
+
+
+def _replaced(nodes: Sequence[Node], new: Mapping[Value, Value]) -> list[Node]:
+    """The nodes over other values."""
     if not new:
         return list(nodes)
     return [

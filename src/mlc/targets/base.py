@@ -47,12 +47,16 @@ class LayoutChoice:
             granted where the input is blocked and a kernel makes it.
         inside: layouts of other inputs, by position, as the group has them while it runs: where they lie otherwise, it
             converts them itself.
+        asked: layouts that other inputs shall be made in, by position. They are granted where the same machine makes
+            the input, nothing else says how it lies, and no reader before has asked for another one; where they are
+            not, the group reads what there is.
     """
 
     outputs: tuple[Layout | None, ...]
     packed: Mapping[int, Layout] = field(default_factory=dict)
     margins: Mapping[int, Margins] = field(default_factory=dict)
     inside: Mapping[int, Layout] = field(default_factory=dict)
+    asked: Mapping[int, Layout] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

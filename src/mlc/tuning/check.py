@@ -21,6 +21,7 @@ from mlc.records.record import DECIDED, Fingerprint, Record
 from mlc.settings import CompileOptions
 from mlc.targets.base import Target, Tunable
 from mlc.tuning.algorithms import Chosen
+from mlc.tuning.joint import Neighbours
 from mlc.tuning.regions import FASTEST, LIKELY, best_together
 from mlc.tuning.session import Session
 from mlc.tuning.watcher import Watcher
@@ -42,6 +43,7 @@ class Check:
         session: has decided between configurations; what loses is settled anew in it.
         records: the session's file, for messages.
         watch: is told how it goes on.
+        levels: of tiles of layouts, where these were searched; else 0.
     """
 
     graph: Graph
@@ -51,6 +53,7 @@ class Check:
     session: Session
     records: Path
     watch: Watcher
+    levels: int = 0
 
     def model(self, turns: Turns, algorithms: Sequence[Record]) -> tuple[Comparison, tuple[str, ...]]:
         """The whole model before and after; kernels that lose in it go back, and that is recorded.
@@ -111,10 +114,10 @@ class Check:
             likely = accelerator.likely(s.task.node, s.task.constants or {})
             wanted = [*s.fastest(FASTEST), *likely[:LIKELY], s.task.space.default]
             trials[s.task.key] = list({tuple(sorted(c.items())): c for c in wanted}.values())
-        spaces = {s.task.key: s.task.space for s in states}
+        near = {s.task.key: Neighbours(s.task, self.target, self.levels) for s in states}
         goes_on = partial(self.watch.checking, "trying what was fastest in the accelerator's regions")
         stand = accelerator.bench().open(self.threads)
-        found = best_together(self.graph, self.target, self.options, stand, spaces, trials, goes_on=goes_on)
+        found = best_together(self.graph, self.target, self.options, stand, near, trials, goes_on=goes_on)
         reverted = []
         for state in states:
             config = found.chosen.get(state.task.key, state.task.space.default)

@@ -116,7 +116,8 @@ def tune_graph(
     if options.layouts and all(layout_space(t, target, options.layouts) is None for t in tasks):
         _LOGGER.warning(
             "no operator here has layouts to choose: loops alone are searched (layouts are of convolutions and "
-            "products in float32 on processors and GPUs, where what reads the result takes any layout)"
+            "products in float32 on processors and GPUs, where what reads the result takes any layout, and of what "
+            "those of a VDLA region read from each other)"
         )
     known = learnt_from(transfer, everything, target, options)
     near = best_of([*before, *(read_records(transfer).records if transfer else ())], Fingerprint.of(target), threads)
@@ -150,7 +151,7 @@ def tune_graph(
         outcome = joint.before(session.run())
         if outcome.interrupted or not check_whole or (elsewhere is not None and place.whole is None):
             return Tuning(path, outcome, None, ())
-        check = Check(graph, target, compile_options, place.threads, session, path, watch)
+        check = Check(graph, target, compile_options, place.threads, session, path, watch, options.layouts)
         own = any(t.constants is not None for t in tasks)
         try:
             if elsewhere is None and own and not isinstance(target.accelerator, Whole):

@@ -1,7 +1,8 @@
 """The joint stage of a network: one complex operator after the other gets its layouts (ALT §5.2, §6).
 
 A layout decides how the operands of whatever follows lie, and so which workloads follow. Hence an operator's turn comes
-when all before it have theirs; the loop-only stage then tunes the workloads that there are in the end.
+when all before it have theirs; the loop-only stage then tunes the workloads that there are in the end. Operators on
+whose layouts no others depend, as on an accelerator that lets results lie as their readers ask, are left to that stage.
 """
 
 from __future__ import annotations
@@ -103,8 +104,14 @@ class Network:
 
 
 def is_network(tasks: Sequence[Task], target: Target, options: TuneOptions) -> bool:
-    """Whether layouts are searched, of several operators."""
-    return bool(options.layouts) and sum(layout_space(t, target, options.layouts) is not None for t in tasks) > 1
+    """Whether layouts are searched, of several operators on whose layouts others depend."""
+    return bool(options.layouts) and len(_deciding(tasks, target, options)) > 1
+
+
+def _deciding(tasks: Sequence[Task], target: Target, options: TuneOptions) -> list[Task]:
+    """The tasks whose layouts decide how the operands of others lie."""
+    concerned = (t for t in tasks if not t.stands_alone(target))
+    return [t for t in concerned if layout_space(t, target, options.layouts) is not None]
 
 
 def search_in_order(
@@ -127,7 +134,7 @@ def search_in_order(
     tried: set[str] = set()
     share = JOINT_OF_NETWORKS
     while True:
-        there = [t for t in network.tasks()[0] if layout_space(t, network.target, options.layouts) is not None]
+        there = _deciding(network.tasks()[0], network.target, options)
         done = tried | network.settled(flushed)
         left = [t for t in there if t.key not in done]
         if not left or share <= 0 or any(o.interrupted for o in outcomes):

@@ -6,7 +6,7 @@ that the target's own templates want, and its loops are those of the task's own 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -16,7 +16,7 @@ import numpy as np
 from mlc.errors import LowerError, ScheduleError
 from mlc.lower.knobs import Categorical, Config, Knobs, Space
 from mlc.rewrite.group import configured
-from mlc.targets.base import LEVELS, Foreseeing, Target, Whole, is_layout_knob
+from mlc.targets.base import LEVELS, Foreseeing, Target, is_layout_knob
 from mlc.tuning.base import Explorer, batch_of
 from mlc.tuning.task import Task, candidate, layouts_of, schedule_of, with_types
 
@@ -47,12 +47,10 @@ def layout_space(task: Task, target: Target, levels: int = 1) -> Space | None:
     # whoever takes row-major results only would have to convert them, and no trial tells how long that takes
     if task.row_major and all(v.type.layout is None for v in task.node.outputs):
         return None
-    if task.constants is not None and not isinstance(target.accelerator, Whole):
-        return None
     config: Config = {LEVELS: levels}
     knobs = Knobs(config)
-    layouts_of(task, configured(task.node, config), target, knobs)
-    if LEVELS not in knobs.asked:
+    choice = layouts_of(task, configured(task.node, config), target, knobs)
+    if LEVELS not in knobs.asked or (choice.asked and task.fixed >= set(choice.asked)):
         return None
     own = [Categorical(LEVELS, (levels,)) if name == LEVELS else k for name, k in knobs.asked.items()]
     return Space(tuple(own), {**knobs.defaults, LEVELS: levels})
@@ -165,6 +163,59 @@ def loop_space(task: Task, target: Target, layouts: Config) -> Space | None:
     return Space((*fixed, *loops), {**knobs.defaults, **layouts})
 
 
+class Neighbours:
+    """What is next to a configuration of a task: other loops, and where layouts are searched, the same under others.
+
+    Args:
+        task: whose configurations.
+        target: whose schedules.
+        levels: of tiles of layouts; 0 where these are not searched.
+    """
+
+    def __init__(self, task: Task, target: Target, levels: int = 0) -> None:
+        self._task, self._target = task, target
+        self._layouts = layout_space(task, target, levels) if levels else None
+        self._loops: dict[Hashable, Space | None] = {(): task.space}
+
+    @property
+    def default(self) -> Config:
+        """The untuned configuration."""
+        return self._task.space.default
+
+    def of(self, config: Config) -> list[Config]:
+        """The neighbours of a configuration, those of its loops first."""
+        here = layouts_in(config)
+        space = self._under(here)
+        found: list[Config] = []
+        if space is not None:
+            found += [space.config(row) for row in space.neighbours(space.row(config))]
+        for layouts in self._others(here):
+            other = self._under(layouts)
+            if other is not None:
+                # values that the loops of the other layout do not have become the nearest
+                loops = {name: value for name, value in config.items() if not is_layout_knob(name)}
+                found.append(other.config(other.nearest({**loops, **layouts})))
+        return found
+
+    def _others(self, here: Config) -> Iterator[Config]:
+        """The layouts next to one; next to the target's own, all orders of the default, and back to these from any."""
+        if self._layouts is None:
+            return
+        start = self._layouts.row(here)
+        if here:
+            yield {}
+        else:
+            yield self._layouts.default
+        for row in self._layouts.neighbours(start):
+            yield self._layouts.config(row)
+
+    def _under(self, layouts: Config) -> Space | None:
+        key = _key(layouts)
+        if key not in self._loops:
+            self._loops[key] = loop_space(self._task, self._target, layouts)
+        return self._loops[key]
+
+
 def known_in_joint(task: Task, target: Target, config: Config) -> Config | None:
     """A recorded configuration of a searched layout with a value for every knob; nothing where it is none any more."""
     layouts = layouts_in(config)
@@ -189,7 +240,8 @@ def primitives_of(task: Task, target: Target, config: Config) -> dict[str, str]:
     """The primitives of a searched layout, by what has them; empty for the target's own layouts.
 
     Returns:
-        those of ``result``, of constants (``operand 1 packed``), and of what the operator converts (``operand 0``).
+        those of ``result``, of constants (``operand 1 packed``), and of what the operator converts, or asks for, as
+        an accelerator's do (``operand 0``).
     """
     if LEVELS not in config:
         return {}
@@ -200,7 +252,7 @@ def primitives_of(task: Task, target: Target, config: Config) -> dict[str, str]:
     except ScheduleError:  # it cannot be compiled either, and the trial says why
         return {}
     found = [("result", layout) for layout in choice.outputs]
-    found += [(f"operand {k}", layout) for k, layout in choice.inside.items()]
+    found += [(f"operand {k}", layout) for k, layout in (*choice.inside.items(), *choice.asked.items())]
     found += [(f"operand {k} packed", layout) for k, layout in choice.packed.items()]
     return {name: "row-major" if layout is None else str(layout) for name, layout in found}
 

@@ -18,7 +18,7 @@ from mlc.errors import MlcError
 from mlc.harness.feeds import Fill, make_feeds
 from mlc.ir.graph import Graph, Node
 from mlc.ir.types import TensorType
-from mlc.lower.knobs import Config, Space
+from mlc.lower.knobs import Config
 from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.graph import Kernels, compile_graph, compiled_region
 from mlc.pipeline.layouts import Part, lay_out, parts_of
@@ -29,6 +29,7 @@ from mlc.runtime.tensor_spec import TensorSpec
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Accelerator, CompiledRegion, Target, Tunable
 from mlc.targets.bench import Program, Stand
+from mlc.tuning.joint import Neighbours
 
 FASTEST, LIKELY = 4, 20  # configurations of each group that are tried: fastest alone, expected to be fast
 LONGEST = 600.0  # seconds that the search may take
@@ -151,7 +152,7 @@ def best_together(
     target: Target,
     options: CompileOptions,
     stand: Stand,
-    spaces: Mapping[str, Space],
+    near: Mapping[str, Neighbours],
     trials: Mapping[str, Sequence[Config]],
     *,
     longest: float = LONGEST,
@@ -164,7 +165,7 @@ def best_together(
         target: with the accelerator.
         options: as for a compilation.
         stand: the accelerator's bench, open.
-        spaces: of every workload to choose for.
+        near: what is next to configurations of every workload to choose for.
         trials: for each of them, configurations worth trying, the most promising one first.
         longest: seconds after which nothing more is tried.
         goes_on: is told which share of the work is done.
@@ -179,10 +180,9 @@ def best_together(
     gained = True
     while gained:  # what is next to the best, and what may be better between others now, until nothing of it is
         gained = False
-        for workload, space in spaces.items():
-            here = space.row(search.chosen.get(workload, space.default))
-            near = [space.config(row) for row in space.neighbours(here)]
-            gained |= search.one(workload, [*near, *trials.get(workload, ())], 0.5)
+        for workload, neighbours in near.items():
+            here = search.chosen.get(workload, neighbours.default)
+            gained |= search.one(workload, [*neighbours.of(here), *trials.get(workload, ())], 0.5)
     return search.found()
 
 

@@ -19,6 +19,7 @@ from mlc.tuning.explorers.alt import AltOptions
 from mlc.tuning.explorers.memory import Memory
 from mlc.tuning.features import LoopFeatures
 from mlc.tuning.joint import (
+    JOINT,
     LOOK,
     MOST_EXPECTED,
     ROUND,
@@ -77,7 +78,11 @@ class Searches:
     def held(self, state: TaskState) -> Config | None:
         """The layouts that a decision has given a task for good; nothing where they are still searched."""
         options = self._options
-        return layouts_in(state.decided or {}) if options.layouts and not options.joint else None
+        return layouts_in(state.decided or {}) if options.layouts and not self._joint(state.task) else None
+
+    def _joint(self, task: Task) -> float:
+        """The share of a task's trials in which layouts are searched."""
+        return self._options.joint or (JOINT if task.stands_alone(self._target) else 0.0)
 
     def _loop_search(self, state: TaskState) -> Search:
         """The search of the loops under the layouts that a task has."""
@@ -99,7 +104,7 @@ class Searches:
     def _joint_search(self, state: TaskState) -> CrossExploration | None:
         """The search of layouts and loops together, where it is wanted and the task has any layouts to choose."""
         options, task = self._options, state.task
-        if not options.layouts or not options.joint or self._given is not None:
+        if not options.layouts or not self._joint(task) or self._given is not None:
             return None
         space = layout_space(task, self._target, options.layouts)
         if space is None:
@@ -120,7 +125,7 @@ class Searches:
         found = CrossExploration(
             task, self._target, space, explorer,
             lambda t, seeds: explorer_for(t, self._target, options, self._model, (), seeds, memory),
-            round(options.joint * budget), near, trials_of_a_round(options),
+            round(self._joint(task) * budget), near, trials_of_a_round(options),
             trials_of_a_round(options) if papers else LOOK, worth, memory.leave,
         )  # fmt: skip
         found.observe([c for c, _ in state.trials], np.array([speed(task, m.seconds) for _, m in state.trials]))

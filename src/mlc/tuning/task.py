@@ -49,6 +49,7 @@ class Task:
         sources: names of operators in the model's file.
         constants: for a group of the target's accelerator, the values of those of its inputs that are constants;
             nothing for the host's.
+        fixed: positions of inputs whose layouts are what the border of a region says.
     """
 
     key: str
@@ -62,6 +63,7 @@ class Task:
     weight: int = 1
     sources: tuple[str, ...] = ()
     constants: Mapping[Value, np.ndarray] | None = None
+    fixed: frozenset[int] = frozenset()
 
     @cached_property
     def document(self) -> Document:
@@ -90,6 +92,10 @@ class Task:
         if self.constants is None:
             return self.constant
         return tuple(c and v in self.constants for v, c in zip(self.node.inputs, self.constant, strict=True))
+
+    def stands_alone(self, target: Target) -> bool:
+        """Whether its layouts concern what it reads only, so that no other workload depends on them."""
+        return self.constants is not None and not isinstance(target.accelerator, Whole)
 
     @property
     def margins(self) -> tuple[Margins, ...]:
@@ -121,18 +127,22 @@ def tasks_of(
     fused = optimise(graph, target, options, watch, configurations=algorithms)
     found: dict[str, Task] = {}
     for part in parts_of(fused, target):
-        seen = _Seen(target, template, layouts)
+        # what groups of other accelerators ask for changes no workload, and what they are found by is theirs untuned
+        whole = part.region is None or isinstance(target.accelerator, Whole)
+        seen = _Seen(target, template, layouts if whole else None)
         laid = lay_out(part, options, watch, seen)
-        for node, times in ((n, times) for g, times in graphs(laid) for n in g.nodes):
+        for given, node, times in ((g.inputs, n, times) for g, times in graphs(laid) for n in g.nodes):
             group = seen.groups.get(identity_of(node))
             if group is None or not is_group(node) or (template is not None and identity_of(node) not in seen.asked):
                 continue
             types, constant, row_major = group
             document = workload_document(node, types, constant, row_major)
             key = workload_key(document)
+            fixed = frozenset(k for k, v in enumerate(node.inputs) if part.region is not None and v in given)
             if key in found:
                 task = found[key]
-                found[key] = replace(task, weight=task.weight + times, sources=(*task.sources, *node.sources[:1]))
+                sources = (*task.sources, *node.sources[:1])
+                found[key] = replace(task, weight=task.weight + times, sources=sources, fixed=task.fixed & fixed)
                 continue
             if LEVELS in config_of(node):  # a task knows its group untuned
                 task = task_of(document, _margins_of_inputs(node), target)
@@ -148,7 +158,7 @@ def tasks_of(
                 target.accelerator.schedule(node, constants, knobs)
             if knobs.asked.keys() - {TEMPLATE}:
                 task = _task(key, node, types, constant, row_major, knobs, constants)
-                found[key] = replace(task, weight=times)
+                found[key] = replace(task, weight=times, fixed=fixed)
     return list(found.values())
 
 
@@ -323,7 +333,7 @@ def candidate(task: Task, target: Target, config: Config) -> Node:
     """The task's group under a configuration: what is packed lies as the configuration wants it.
 
     An accelerator packs its constants itself, and its own layouts are always the same. A configuration of the layout
-    space also says how the result lies.
+    space also says how the result lies, or what the group asks of those that make its operands, which is granted.
 
     Raises:
         ScheduleError: the configuration is refused, or changes the layout that other groups see without naming it.
@@ -343,13 +353,15 @@ def candidate(task: Task, target: Target, config: Config) -> Node:
     for k, (v, constant) in enumerate(zip(task.node.inputs, task.constant, strict=True)):
         if constant or k in choice.packed:
             v = _laid_out(v, choice.packed.get(k))
+        elif k in choice.asked:
+            v = _laid_out(v, choice.asked[k])
         inputs.append(v)
     return Node(node.op, tuple(inputs), node.attrs, outputs, node.sources)
 
 
 def _laid_out(v: Value, layout: Layout | None) -> Value:
-    logical = TensorType(v.type.shape, v.type.dtype)
-    return Value(v.name, logical if layout is None else logical.with_layout(layout))
+    wanted = TensorType(v.type.shape, v.type.dtype, layout)
+    return v if v.type == wanted else Value(v.name, wanted)
 
 
 def with_types(node: Node, types: Sequence[TensorType]) -> Node:

@@ -46,14 +46,19 @@ def cost_models(options: TuneOptions, target: Target, known: Additive | None) ->
         options: name the explorer and the cost model.
         target: of the tasks.
         known: what was learnt from records; nothing where there are none. The default explorer begins with what comes
-            with the tuner then; those of papers are as these have them.
+            with the tuner then; those of papers are as these have them. It tells of loops, and a task that these do not
+            describe begins without it.
     """
     if known is None and (options.explorer, options.cost_model) == (TuneOptions.explorer, TuneOptions.cost_model):
         known = prior_of(target)
     if known is None and options.cost_model == TuneOptions.cost_model:
         return None
     choice = cost_model(options.cost_model)
-    return lambda task: choice.make(options.seed + int(task.key[:6], 16), known)
+
+    def model(task: Task) -> CostModel:
+        return choice.make(options.seed + int(task.key[:6], 16), None if task.stands_alone(target) else known)
+
+    return model
 
 
 def learn_from(records: Sequence[Record], tasks: Sequence[Task], target: Target, choice: Choice, seed: int) -> Additive:

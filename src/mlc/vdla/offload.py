@@ -10,20 +10,21 @@ import numpy as np
 
 from mlc.errors import ScheduleError, UnsupportedError
 from mlc.ir.graph import Node, Value
-from mlc.ir.layout import Layout, blocked
+from mlc.ir.layout import Layout
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Config, Knobs
 from mlc.ops import get
 from mlc.rewrite.group import body_of, config_of
 from mlc.rewrite.keys import content_digest
 from mlc.rewrite.offload import Shortcoming
-from mlc.targets.base import CallSpec, CompiledRegion, DeviceProgram, LayoutChoice
+from mlc.targets.base import LEVELS, CallSpec, CompiledRegion, DeviceProgram, LayoutChoice
 from mlc.targets.driver_bench import DriverBench
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.fold import folded
 from mlc.vdla.host import HostModel
 from mlc.vdla.isa.fields import IMMEDIATES
 from mlc.vdla.layer import Convolution, Elementwise, Layer, read_layer
+from mlc.vdla.layouts import tensor_layout, wanted_layout
 from mlc.vdla.narrow import folds
 from mlc.vdla.program import ALIGNMENT
 from mlc.vdla.schedules import plan_layer
@@ -69,7 +70,7 @@ class VdlaAccelerator:
         return Shortcoming(lacking(layer, self.config)) or _too_large(layer, self.config)
 
     def layout(self, type: TensorType) -> Layout | None:
-        return tensor_layout(type, self.config)
+        return tensor_layout(type, self.config.block_out)
 
     def layouts_between(self, groups: Sequence[Node], constants: Mapping[Value, np.ndarray]) -> Mapping[Value, Layout]:
         found = folds([read_layer(group, constants) for group in groups], self.config)
@@ -101,7 +102,12 @@ class VdlaAccelerator:
     def layouts(
         self, group: Node, inputs: Sequence[TensorType], constant: Sequence[bool], knobs: Knobs
     ) -> LayoutChoice:
-        return LayoutChoice(tuple(self.layout(v.type) for v in group.outputs))
+        outputs = tuple(v.type.layout or self.layout(v.type) for v in group.outputs)
+        asked: dict[int, Layout] = {}
+        if LEVELS in knobs.config and (k := _read_by_product(group)) is not None:
+            wanted = wanted_layout(inputs[k], self.config.block_in, knobs)
+            asked = {} if wanted is None else {k: wanted}
+        return LayoutChoice(outputs, asked=asked)
 
     def depends_on(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:
         return " ".join(content_digest(constants[v]) for v in group.inputs if v in constants)
@@ -138,6 +144,14 @@ class VdlaAccelerator:
         return cycles / _UTILISATION / (config.freq_mhz * 1e6)
 
 
+def _read_by_product(group: Node) -> int | None:
+    """Which input of a group its one product reads tile by tile; nothing where it has none."""
+    body = body_of(group)
+    products = [n for n in body.nodes if n.op in (get("conv"), get("matmul"))]
+    places = [k for n in products for k, v in enumerate(body.inputs) if v is n.inputs[0]]
+    return places[0] if len(places) == 1 else None
+
+
 def _steps(group: Node, config: VdlaConfig) -> int:
     """Steps of the array that a group's products take, each with whole blocks of channels."""
     total = 0
@@ -152,18 +166,6 @@ def _steps(group: Node, config: VdlaConfig) -> int:
         pixels = y.type.size // out if out else 0
         total += pixels * ceil(out / config.block_out) * ceil(channels / config.block_in) * taps
     return total
-
-
-def tensor_layout(type: TensorType, config: VdlaConfig) -> Layout | None:
-    """Channels in blocks of the array's width, innermost.
-
-    ``[n, c, h, w]`` becomes ``[n, c/16, h, w, 16]``; rows of matrices, ``[m, c]``, become ``[c/16, m, 16]``, so that
-    they lie like pixels.
-    """
-    shape, block = type.shape, config.block_out
-    if type.rank == 2:
-        return Layout(shape).pad(1, 0, -shape[1] % block).split(1, block).reorder(1, 0, 2)
-    return blocked(shape, 1, block) if type.rank >= 2 else None
 
 
 def _kernels(region: CompiledRegion) -> list[LayerKernel]:

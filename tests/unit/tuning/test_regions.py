@@ -8,6 +8,7 @@ import pytest
 from mlc.ir.graph import Graph
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
+from mlc.tuning.joint import Neighbours
 from mlc.tuning.regions import best_together
 from mlc.tuning.task import Task, tasks_of
 from mlc.vdla.driver import open_device
@@ -72,6 +73,6 @@ def test_what_is_faster_in_the_region_stays(model: tuple[Graph, list[Task]]) -> 
 def test_neighbours_are_tried_until_the_time_is_up(model: tuple[Graph, list[Task]]) -> None:
     graph, tasks = model
     stand, seen = TARGET.accelerator.bench().open(1), []
-    spaces = {t.key: t.space for t in tasks}
-    best_together(graph, TARGET, OPTIONS, stand, spaces, {}, longest=1e-9, goes_on=seen.append)
+    near = {t.key: Neighbours(t, TARGET) for t in tasks}
+    best_together(graph, TARGET, OPTIONS, stand, near, {}, longest=1e-9, goes_on=seen.append)
     assert seen == [1.0] * len(tasks)

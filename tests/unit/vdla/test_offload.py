@@ -15,7 +15,8 @@ from mlc.vdla.codegen.region import compile_layer
 from mlc.vdla.config import PROFILES
 from mlc.vdla.host import HostModel
 from mlc.vdla.layer import read_layer
-from mlc.vdla.offload import VdlaAccelerator, tensor_layout
+from mlc.vdla.layouts import tensor_layout
+from mlc.vdla.offload import VdlaAccelerator
 from mlc.vdla.schedules import plan_layer
 from mlc.vdla.sim import Device
 from tests.unit.rewrite.helpers import Net
@@ -161,16 +162,16 @@ def test_what_is_no_layer_has_its_reason() -> None:
 
 
 def test_layouts() -> None:
-    config = PROFILES["full"]
-    image = tensor_layout(TensorType((2, 20, 3, 5), i8), config)
+    lanes = PROFILES["full"].block_out
+    image = tensor_layout(TensorType((2, 20, 3, 5), i8), lanes)
     assert image is not None
     assert image.physical_shape == (2, 2, 3, 5, 16)
-    rows = tensor_layout(TensorType((7, 40), i32), config)
+    rows = tensor_layout(TensorType((7, 40), i32), lanes)
     assert rows is not None
     assert rows.physical_shape == (3, 7, 16)
     x = np.arange(280, dtype=np.int32).reshape(7, 40)
     assert rows.pack(x)[1, 4, 3] == x[4, 19]
-    assert tensor_layout(TensorType((5,), i8), config) is None
+    assert tensor_layout(TensorType((5,), i8), lanes) is None
 
 
 def test_estimates_are_rooflines() -> None:

@@ -9,7 +9,7 @@ from mlc.pipeline.graph import compile_graph, compiled_region
 from mlc.pipeline.machine import Device, Processor
 from mlc.rewrite.group import config_of
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import Accelerator, CallSpec, Target
+from mlc.targets.base import Accelerator, CallSpec, CompiledRegion, Target
 from mlc.targets.bench import Program
 from mlc.tuning.task import Task, candidate
 
@@ -38,7 +38,7 @@ class Builder:
         if task.constants is None:
             return self._kernel(node)
         assert accelerator is not None
-        return _region(task, node, accelerator)
+        return Program(accelerator.codegen(region_of(task, node, accelerator), "candidate").data)
 
     def _kernel(self, node: Node) -> Program:
         """An object whose ``mlc_run`` calls the one kernel."""
@@ -49,8 +49,16 @@ class Builder:
         return Program(artifact.obj, code.scratch["kernel"])
 
 
-def _region(task: Task, node: Node, accelerator: Accelerator) -> Program:
-    """The program of a region of one group."""
+def region_of(task: Task, node: Node, accelerator: Accelerator) -> CompiledRegion:
+    """The region of one group alone, without its program.
+
+    Args:
+        task: whose group.
+        node: it, under a configuration.
+        accelerator: that runs it.
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     choice = accelerator.layouts(node, task.types, task.constant, Knobs(config_of(node)))
     constants, inputs = {}, []
     for k, (v, own) in enumerate(zip(node.inputs, task.node.inputs, strict=True)):
@@ -64,5 +72,4 @@ def _region(task: Task, node: Node, accelerator: Accelerator) -> Program:
     node = Node(node.op, tuple(inputs), node.attrs, node.outputs, node.sources)
     given = tuple(dict.fromkeys(v for v in inputs if v not in constants))
     graph = Graph("candidate", given, node.outputs, (node,), constants)
-    compiled = compile_graph(graph, Device(accelerator), Observer())
-    return Program(accelerator.codegen(compiled_region(compiled), "candidate").data)
+    return compiled_region(compile_graph(graph, Device(accelerator), Observer()))

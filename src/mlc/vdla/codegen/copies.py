@@ -59,6 +59,8 @@ class Copy:
             lo = min(max(lo, b), e)
             out.append(Dim(e - b, s, d, lo - b, max(lo, min(hi, e)) - b))
             sram, dram = sram + b * s, dram + b * d
+        if nothing and not out:  # a single element, which is zero: only a loop can say so
+            out.append(Dim(1, 1, 1, 0, 0))
         return tuple(out), sram, dram
 
 

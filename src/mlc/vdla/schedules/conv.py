@@ -13,6 +13,7 @@ The loops of a part, with the places where operands are loaded::
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,6 +25,7 @@ from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.intrinsics import ACC, INP, WGT, gemm
+from mlc.vdla.layouts import Blocks
 from mlc.vdla.schedules.finish import Epilogue, Finish, Product, Range
 from mlc.vdla.schedules.product import Sums
 
@@ -108,15 +110,28 @@ class LayerPlan:
 
 
 def schedule_part(
-    product: Sums, epilogue: Epilogue, choice: Choice, config: VdlaConfig, slots: dict[str, int]
+    product: Sums,
+    epilogue: Epilogue,
+    choice: Choice,
+    config: VdlaConfig,
+    slots: dict[str, int],
+    stored: Mapping[str, Blocks] | None = None,
 ) -> Segment:
     """Schedule the part of a layer that a choice is about.
 
+    Args:
+        product: what is summed up.
+        epilogue: what happens to the sums.
+        choice: the part, and how it is computed.
+        config: the accelerator.
+        slots: how many places each memory's buffers take in turns.
+        stored: see :class:`~mlc.vdla.schedules.finish.Finish`.
     Raises:
         ScheduleError: the choice does not fit the loops.
     """
     main = product.part(choice.rows, choice.blocks, choice.inputs_outer)
-    finish = Finish(epilogue, product.result.shape, choice.rows, choice.blocks, config.block_in, product.spread)
+    whole = product.result.shape
+    finish = Finish(epilogue, whole, choice.rows, choice.blocks, config.block_in, product.spread, stored)
     result = finish.result(lambda *at: main.sums[at])
     s = Schedule([result])
     high, wide, many, _ = choice.tile
@@ -154,6 +169,7 @@ def schedule_part(
     for t in finish.operands:
         s[t].set_scope(ACC)
         s[t].compute_at(out, outer[-1])
+    order_buffers(s, finish, main)
     return Segment([product.x, product.weights, *finish.params, result], s, slots)
 
 
@@ -202,6 +218,33 @@ def add_product(
     s[product.weights].set_scope(WGT)
     for t in (product.inputs, product.sums) if tiles_once else (product.inputs, product.weights, product.sums):
         s[t].compute_at(out, at)
+
+
+def order_buffers(s: Schedule, finish: Finish, *products: Product) -> None:
+    """Let buffers on the chip have the orders of what they are loaded from, or stored to, in DRAM.
+
+    What lies side by side in both is one transfer.
+
+    Args:
+        s: the schedule.
+        finish: what its sums become.
+        products: what is summed up, beside what that adds.
+    """
+    every = [*products, *finish.products]
+    for product in every:
+        if product.stored is not None:
+            _order(s[product.inputs], product.stored)
+            if product.stored.run < product.stored.extents[1]:
+                s[product.inputs].split(s[product.inputs].op.axes[1], product.stored.run)
+    for t in (*(product.sums for product in every), *finish.operands):
+        if len(t.shape) == len(finish.whole):
+            _order(s[t], finish.blocks_of("out"))
+
+
+def _order(stage: Stage, stored: Blocks) -> None:
+    axes = [stage.op.axes[d] for d in stored.order]
+    if axes != list(stage.op.axes):
+        stage.storage_order(*axes)
 
 
 def _attach(stage: Stage, at: At, out: Stage, own: Var, sums: Stage, chunk: Var) -> None:

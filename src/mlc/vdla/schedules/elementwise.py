@@ -1,6 +1,7 @@
 """The schedule of a layer without a product: tiles of pixels and blocks of channels.
 
-The loops, over a result in which rows and columns are one (nothing looks at neighbours)::
+The loops, over a result in which rows and columns are one (nothing looks at neighbours), unless tensors lie in another
+order than usual::
 
     for n: for <pixels> and <blocks>, in either order
         load x, or: load x as input, GEMM with 2^k times the identity
@@ -14,7 +15,7 @@ matrix unit adds is loaded meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -24,8 +25,9 @@ from mlc.lower.schedule import Schedule
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.intrinsics import ACC
 from mlc.vdla.layer import Elementwise
-from mlc.vdla.schedules.conv import LayerPlan, Segment, Threads, add_product, tile_sizes, tile_steps
-from mlc.vdla.schedules.finish import Epilogue, Finish, Lift, by_blocks
+from mlc.vdla.layouts import Blocks, Extents
+from mlc.vdla.schedules.conv import LayerPlan, Segment, Threads, add_product, order_buffers, tile_sizes, tile_steps
+from mlc.vdla.schedules.finish import Epilogue, Finish, Lift, by_blocks, stored_blocks
 from mlc.vdla.schedules.predict import bandwidth
 
 SLOTS = (1, 2, 3, 4)
@@ -112,7 +114,12 @@ def plan_elementwise(layer: Elementwise, config: VdlaConfig, knobs: Knobs) -> La
     work = Work.of(layer, config, plan.matrix)
     blocks = config.block_in, config.block_out
     arrays = work.x.constants("x", blocks, by_blocks(layer.lift, layer, config.block_out))
-    return LayerPlan([schedule(work, plan, config)], arrays | work.epilogue.constants(layer, blocks))
+    _, _, rows, columns = layer.shape
+    whole = work.batch, work.blocks, rows, columns, config.block_out
+    stored = {**stored_blocks(layer, whole), "x": Blocks.of(layer.x.type, whole)}
+    if all(b.layout is None for b in stored.values()):
+        whole, stored = (work.batch, work.blocks, work.pixels, 1, config.block_out), {}
+    return LayerPlan([schedule(work, plan, config, whole, stored)], arrays | work.epilogue.constants(layer, blocks))
 
 
 def ask(layer: Elementwise, config: VdlaConfig, knobs: Knobs) -> Plan:
@@ -258,23 +265,35 @@ def _alike(extent: int, size: int) -> list[tuple[int, int]]:
     return [(n, many) for n, many in ((size, whole), (rest, 1)) if n and many]
 
 
-def schedule(work: Work, plan: Plan, config: VdlaConfig) -> Segment:
+def schedule(work: Work, plan: Plan, config: VdlaConfig, whole: Extents, stored: Mapping[str, Blocks]) -> Segment:
     """Schedule a layer as a plan has it.
 
+    Args:
+        work: what the layer takes.
+        plan: its tiles; of an image, whole rows where a tile has as many pixels as one.
+        config: the accelerator.
+        whole: extents of the layer's tensors.
+        stored: where their blocks are, see :class:`~mlc.vdla.schedules.finish.Finish`.
     Raises:
         ScheduleError: the plan does not fit the loops.
     """
-    whole = work.batch, work.blocks, work.pixels, 1, work.channels[1]
-    finish = Finish(work.epilogue, whole, (0, work.pixels), (0, work.blocks), work.channels[0])
+    _, _, rows, columns, _ = whole
+    finish = Finish(work.epilogue, whole, (0, rows), (0, work.blocks), work.channels[0], stored=stored)
     result = finish.result(finish.lifted("x", work.x))
     s = Schedule([result])
     out = s[result]
     n, o, h, w, j = out.axes
+    wide = min(plan.pixels, columns)
+    high = min(plan.pixels // wide, rows)
     oo, oi = out.split(o, plan.blocks)
-    ho, hi = out.split(h, plan.pixels)
-    outer = [n, oo, ho] if plan.blocks_outer else [n, ho, oo]
+    ho, hi = out.split(h, high)
+    pixels = [ho]
+    if wide < columns:
+        wo, w = out.split(w, wide)
+        pixels.append(wo)
+    outer = [n, oo, *pixels] if plan.blocks_outer else [n, *pixels, oo]
     if plan.threads is not Threads.NONE:
-        axis = ho if plan.threads is Threads.ROWS else oo
+        axis = oo if plan.threads is Threads.BLOCKS else ho if high < rows else pixels[-1]
         more, thread = out.split(axis, 2)
         out.vthread(thread)
         outer = [more if v is axis else v for v in outer] + [thread]
@@ -284,6 +303,7 @@ def schedule(work: Work, plan: Plan, config: VdlaConfig) -> Segment:
     for t in finish.operands:
         s[t].set_scope(ACC)
         s[t].compute_at(out, outer[-1])
-    blocks, pixels = min(plan.blocks, work.blocks), min(plan.pixels, work.pixels)
-    tiles = work.batch * -(-work.blocks // blocks) * -(-work.pixels // pixels)
+    order_buffers(s, finish)
+    blocks = min(plan.blocks, work.blocks)
+    tiles = work.batch * -(-work.blocks // blocks) * -(-rows // high) * -(-columns // wide)
     return Segment([*finish.params, result], s, {ACC: min(plan.slots, tiles)})

@@ -8,7 +8,7 @@ the operators state (:mod:`mlc.vdla.schedules.stated`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,10 +22,10 @@ from mlc.ir.types import DType, i8, i32
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa.fields import IMMEDIATES
 from mlc.vdla.layer import I8_MAX, I8_MIN, Layer
+from mlc.vdla.layouts import Blocks, Extents
 from mlc.vdla.schedules.stated import stated
 
 Range = tuple[int, int]
-Extents = tuple[int, ...]  # images, blocks of channels, rows, columns, channels of a block
 Amount = int | Literal["vector"]  # a number, or one a channel
 NAMES = ("n", "o", "h", "w", "oi")
 PLACES = 6  # the greatest power of two that an i8 holds
@@ -175,6 +175,26 @@ class Epilogue:
         return arrays
 
 
+def stored_blocks(layer: Layer, whole: Extents, spread: int = 1) -> dict[str, Blocks]:
+    """Where the blocks of a layer's result and of what is added to it are.
+
+    Args:
+        layer: whose.
+        whole: extents of its result, as schedules see it.
+        spread: how many blocks of the result are neighbouring pixels in memory.
+    """
+    found = {"out": Blocks.of(layer.out.type, _side_by_side(whole, spread))}
+    if layer.residual is not None:
+        found["residual"] = Blocks.of(layer.residual.type, whole)
+    return found
+
+
+def _side_by_side(whole: Extents, spread: int) -> Extents:
+    """Extents of a result whose blocks are neighbouring pixels, if they are."""
+    images, blocks, rows, columns, lanes = whole
+    return (images, 1, rows, columns * blocks, lanes) if spread > 1 else whole
+
+
 def greatest_bias(config: VdlaConfig) -> int:
     """The greatest magnitude that one product adds to every pixel, from an input element of 1, 127, 127 …"""
     return I8_MAX * (1 + I8_MAX * (config.block_in - 1))
@@ -210,11 +230,13 @@ class Product:
     Args:
         inputs, weights: what it multiplies, to be brought onto the chip.
         sums: i32, of the result's shape.
+        stored: where the blocks of the inputs are, if they are activations.
     """
 
     inputs: te.Tensor
     weights: te.Tensor
     sums: te.Tensor
+    stored: Blocks | None = None
 
 
 class Finish:
@@ -226,6 +248,8 @@ class Finish:
         rows, blocks: the part of it.
         block_in: channels of a block of input.
         spread: how many blocks of the result are neighbouring pixels in memory: 1, or all that there are.
+        stored: where the blocks of the result and of activations that are read are, by name; of those left out, as
+            schedules see them.
 
     Attributes:
         region: extents of the part.
@@ -236,9 +260,17 @@ class Finish:
     """
 
     def __init__(
-        self, epilogue: Epilogue, whole: Extents, rows: Range, blocks: Range, block_in: int, spread: int = 1
+        self,
+        epilogue: Epilogue,
+        whole: Extents,
+        rows: Range,
+        blocks: Range,
+        block_in: int,
+        spread: int = 1,
+        stored: Mapping[str, Blocks] | None = None,
     ) -> None:
         self.epilogue = epilogue
+        self.stored = stored or {}
         self.whole, self.rows, self.blocks = whole, rows, blocks
         self.block_in, self.spread = block_in, spread
         self.region = whole[0], blocks[1] - blocks[0], rows[1] - rows[0], whole[3], whole[4]
@@ -275,26 +307,30 @@ class Finish:
             return stated("cast", stated("clip", value, lo=I8_MIN, hi=I8_MAX), to="i8")
 
         out = te.compute(self.region, element, "out", axis_names=NAMES)
-        if self.region != self.whole or self.spread > 1:
+        stored = self.blocks_of("out")
+        if self.region != self.whole or self.spread > 1 or stored.layout is not None:
             axes = tuple(te.axis(n, name) for n, name in zip(self.region, NAMES, strict=True))
             begins = (0, self.blocks[0], self.rows[0], 0, 0)
             n, o, y, z, j = (as_index(a) + d for a, d in zip(axes, begins, strict=True))
-            places, whole = (n, o, y, z, j), self.whole
             if self.spread > 1:
-                images, blocks, rows, columns, lanes = self.whole
-                places, whole = (n, as_index(0), y, z * blocks + o, j), (images, 1, rows, columns * blocks, lanes)
-            out.home = te.Home(whole, axes, places, ((0, 0),) * len(axes))
+                z, o = z * self.whole[1] + o, as_index(0)
+            out.home = te.Home(stored.shape, axes, stored.at(n, o, y, z, j), ((0, 0),) * len(stored.shape))
         return out
+
+    def blocks_of(self, name: str) -> Blocks:
+        """Where the blocks of the result, or of an operand of its shape, are."""
+        return self.stored.get(name) or Blocks(_side_by_side(self.whole, self.spread if name == "out" else 1))
 
     def lifted(self, name: str, lift: Lift) -> Callable[..., Expr]:
         """An i8 tensor of the result's shape among the accumulators."""
         bi, bo = self.block_in, self.whole[-1]
         first, row = self.blocks[0], self.rows[0]
-        whole = self._param(name, self.whole, i8)
+        stored = self.blocks_of(name)
+        whole = self._param(name, stored.shape, i8)
         if lift.passes:
             identity = self._param(f"{name}_identity", (lift.passes, bo, bi), i8)
             data = te.compute(
-                self.region, lambda n, o, y, z, k: whole[n, o + first, y + row, z, k], f"{name}.inp",
+                self.region, lambda n, o, y, z, k: whole[stored.at(n, o + first, y + row, z, k)], f"{name}.inp",
                 axis_names=NAMES, tag="copy",
             )  # fmt: skip
             tile = te.compute(
@@ -308,11 +344,11 @@ class Finish:
                 f"{name}_sums",
                 axis_names=NAMES,
             )
-            self.products.append(Product(data, tile, found))
+            self.products.append(Product(data, tile, found, stored))
         else:
             found = te.compute(
-                self.region, lambda n, o, y, z, j: cast(whole[n, o + first, y + row, z, j], i32), f"{name}.acc",
-                axis_names=NAMES,
+                self.region, lambda n, o, y, z, j: cast(whole[stored.at(n, o + first, y + row, z, j)], i32),
+                f"{name}.acc", axis_names=NAMES,
             )  # fmt: skip
             self.operands.append(found)
         if lift.places == "vector":

@@ -15,22 +15,23 @@ from itertools import groupby
 from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import Expr, Load, loads, replace_loads, substitute_vars
-from mlc.ir.index import Linear, Var, substitute
+from mlc.ir.index import Linear, Var, as_index, substitute
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.contraction import over_blocks
 from mlc.lower.part import part_of
 from mlc.lower.relayout import relayout
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.layer import Convolution
+from mlc.vdla.layouts import Blocks
 from mlc.vdla.schedules.finish import Product, Range
 
-BLOCK, ROWS, COLUMNS, LANE = 1, 2, 3, 4  # dimensions of activations in memory; the first one are images
+BLOCK, ROWS, COLUMNS, LANE = 1, 2, 3, 4  # dimensions of activations as schedules see them; the first one are images
 
 
 def image_layout(shape: Sequence[int], block: int) -> Layout:
     """``[n, c/16, h, w, 16]`` for activations ``[n, c, h, w]``; rows of a matrix are the pixels of an image.
 
-    That is another view of ``tensor_layout``'s: the same bytes in the same order.
+    That is how schedules see them, wherever they lie (:class:`~mlc.vdla.layouts.Blocks`).
     """
     if len(shape) == 4:
         return blocked(shape, 1, block)
@@ -44,10 +45,12 @@ class Sums:
     """A layer's product over physical activations and row-major weights.
 
     Args:
-        x: the input, ``[n, c/16, h, w, 16]``.
+        x: the input as it lies.
         weights: as the operator takes them.
-        data: the input as windows slide over it, with zeros around it.
+        data: the input as windows slide over it, with zeros around it, ``[n, c/16, h, w, 16]``.
         result: sums, i32 ``[n, o/16, h, w, 16]``.
+        stored: where the blocks of the input are.
+        pads: zeros above the input and at its left.
         spread: how many blocks of the result are neighbouring pixels in memory.
     """
 
@@ -55,6 +58,8 @@ class Sums:
     weights: te.Tensor
     data: te.Tensor
     result: te.Tensor
+    stored: Blocks
+    pads: tuple[int, int]
     spread: int = 1
 
     @classmethod
@@ -73,9 +78,16 @@ class Sums:
         whole = _whole_blocks(x, data, config.block_in)
         y = _reading(y.op, data, whole)
         (stored,) = whole.op.inputs  # type: ignore[union-attr]
-        layouts = {t: image_layout(t.shape, config.block_in) for t in (stored, whole)}
-        (result,), new = relayout([y], {**layouts, y: image_layout(y.shape, config.block_out)})
-        return cls(new[stored], w, new[whole], result, layer.spread)
+        (read,) = loads(whole.op.bodies[0])  # type: ignore[union-attr]
+        top, left = (-ix.const for ix in read.indices[2:]) if len(read.indices) == 4 else (0, 0)
+        usual = image_layout(stored.shape, config.block_in)
+        blocks = Blocks.of(layer.x.type, usual.physical_shape)
+        layouts = {
+            stored: blocks.layout or usual, whole: image_layout(whole.shape, config.block_in),
+            y: image_layout(y.shape, config.block_out),
+        }  # fmt: skip
+        (result,), new = relayout([y], layouts)
+        return cls(new[stored], w, new[whole], result, blocks, (top, left), layer.spread)
 
     @property
     def load(self) -> Load:
@@ -108,11 +120,11 @@ class Sums:
             return [*((c, o) if inputs_outer else (o, c)), *taps, j, k]
 
         total, tiles = over_blocks(sums, data, (BLOCK, LANE), order, "tiles")
-        return Product(data, tiles, total)
+        return Product(data, tiles, total, self.stored)
 
     def spans(self) -> list[tuple[Range, Range]]:
         """Runs of blocks of the result that read the same blocks of the input: both ranges, in order."""
-        o, last = self.axes[BLOCK], self.x.shape[BLOCK] - 1
+        o, last = self.axes[BLOCK], self.stored.extents[BLOCK] - 1
 
         def read(k: int) -> Range:
             lo, hi = substitute(self.load.indices[BLOCK], {o: k}).bounds()
@@ -145,7 +157,8 @@ def _whole_blocks(x: te.Tensor, data: te.Tensor, block: int) -> te.Tensor:
 
     def element(*at: Linear) -> Expr:
         here = substitute_vars(body, dict(zip(data.op.axes, at, strict=True)))  # type: ignore[union-attr]
-        return replace_loads(here, lambda ld: Load(stored, ld.indices))
+        # of a single channel, an expression names no axis of channels: in a whole block there is one again
+        return replace_loads(here, lambda ld: Load(stored, (ld.indices[0], as_index(at[1]), *ld.indices[2:])))
 
     names = [a.name for a in data.op.axes]
     return te.compute(_rounded(data.shape, block), element, "data", axis_names=names, tag=data.op.tag)

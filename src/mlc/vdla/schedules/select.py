@@ -14,7 +14,7 @@ from mlc.vdla.fold import folded
 from mlc.vdla.intrinsics import ACC, INP, WGT
 from mlc.vdla.layer import Convolution
 from mlc.vdla.schedules.conv import At, Choice, LayerPlan, Threads, schedule_part, tile_sizes, tile_steps
-from mlc.vdla.schedules.finish import Epilogue
+from mlc.vdla.schedules.finish import Epilogue, stored_blocks
 from mlc.vdla.schedules.predict import bandwidth, cycles, fitted, refusal, rooms, slots
 from mlc.vdla.schedules.product import Sums
 from mlc.vdla.schedules.shape import Shape
@@ -124,8 +124,9 @@ def plan_convolution(layer: Convolution, config: VdlaConfig, knobs: Knobs) -> La
     starts = range(0, shape.groups * shape.outputs, shape.outputs)
     choices = [replace(c, blocks=(c.blocks[0] + k, c.blocks[1] + k)) for k in starts for c in one_group]
     places = {} if ahead else {INP: 1, WGT: 1}
+    stored = stored_blocks(layer, sums.result.shape, layer.spread)
     segments = [
-        schedule_part(sums, epilogue, choice, config, {**places, ACC: count})
+        schedule_part(sums, epilogue, choice, config, {**places, ACC: count}, stored)
         for choice, count in zip(choices, slots(shape, choices, config, ahead=ahead), strict=True)
     ]
     arrays = {"w": layer.weights, **epilogue.constants(layer, shape.blocks)}

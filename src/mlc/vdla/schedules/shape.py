@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd, prod
 
-from mlc.ir.expr import loads
 from mlc.ir.index import Linear, Var
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.layer import Convolution
@@ -70,10 +69,10 @@ class Shape:
         epilogue = Epilogue.of(layer, config)
         batch, blocks, rows, columns, _ = sums.result.shape
         return cls(
-            batch, max(end - begin for _, (begin, end) in spans), outputs, sums.x.shape[ROWS], sums.x.shape[COLUMNS],
-            rows, columns, (high.taps, wide.taps), (high.stride, wide.stride), (high.dilation, wide.dilation),
-            (high.pad, wide.pad), layer.shift is not None, (config.block_in, config.block_out), epilogue.passes,
-            0 if epilogue.residual is None else epilogue.residual.cycles, epilogue.vectors, blocks // outputs,
+            batch, max(end - begin for _, (begin, end) in spans), outputs, sums.stored.extents[ROWS],
+            sums.stored.extents[COLUMNS], rows, columns, (high.taps, wide.taps), (high.stride, wide.stride),
+            (high.dilation, wide.dilation), sums.pads, layer.shift is not None,
+            (config.block_in, config.block_out), epilogue.passes, 0 if epilogue.residual is None else epilogue.residual.cycles, epilogue.vectors, blocks // outputs,
         )  # fmt: skip
 
     @property
@@ -131,24 +130,19 @@ class _Window:
     Args:
         taps: of a window, ``dilation`` apart.
         stride: from one window to the next.
-        pad: zeros before the input.
     """
 
     taps: int
     dilation: int
     stride: int
-    pad: int
 
     @classmethod
     def along(cls, sums: Sums, d: int) -> _Window:
         at, op = sums.load.indices[d], sums.result.op
         assert op is not None
-        assert sums.data.op is not None
-        (source,) = loads(sums.data.op.bodies[0])
         taps = [r for r in op.reduce_axes if _step(at, r)]
-        pad = -source.indices[d].const
         stride = _step(at, op.axes[d]) or 1
-        return cls(prod(r.hi + 1 for r in taps), max((_step(at, r) for r in taps), default=1), stride, pad)
+        return cls(prod(r.hi + 1 for r in taps), max((_step(at, r) for r in taps), default=1), stride)
 
 
 def _step(ix: Linear, v: Var) -> int:

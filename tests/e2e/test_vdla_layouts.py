@@ -1,0 +1,179 @@
+"""Layers whose tensors lie in any order of their blocks, from expressions to the simulator, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlc.ir.graph import Value
+from mlc.ir.types import TensorType, i8
+from mlc.lower.knobs import Knobs, divisors
+from mlc.vdla.codegen.region import compile_layer
+from mlc.vdla.config import PROFILES
+from mlc.vdla.isa.instruction import Load, Mem
+from mlc.vdla.layer import Convolution, Layer
+from mlc.vdla.layouts import AXES, arranged
+from mlc.vdla.program import Program
+from mlc.vdla.schedules import plan_layer
+from tests.e2e.test_vdla_layers import check_layer
+from tests.unit.vdla.schedules.layers import make_elementwise, make_layer, product_of
+
+Order = tuple[str, ...]
+FULL = PROFILES["full"]
+ROWS_FIRST, PIXELS_FIRST = ("rows", "channels", "columns"), ("rows", "columns", "channels")
+
+
+def lying(v: Value, order: Order, run: int = 0) -> Value:
+    """The value in another order of its blocks."""
+    return Value(v.name, TensorType(v.type.shape, v.type.dtype, arranged(v.type.shape, 16, order, run)))
+
+
+def drawn(rng: np.random.Generator, v: Value) -> Value:
+    """The value in a random layout of the space."""
+    runs = divisors(-(-v.type.shape[1] // 16))
+    run = int(rng.choice(runs)) if rng.integers(2) else 0
+    return lying(v, tuple(rng.permutation([*AXES, *(["run"] if run else [])])), run)
+
+
+def relaid(layer: Layer, rng: np.random.Generator) -> Layer:
+    """The layer with all of its tensors in random layouts."""
+    found = replace(layer, x=drawn(rng, layer.x), out=drawn(rng, layer.out))
+    return found if layer.residual is None else replace(found, residual=drawn(rng, layer.residual))
+
+
+@pytest.mark.parametrize("order", list(permutations(AXES)), ids="-".join)
+@pytest.mark.parametrize("run", [0, 2])
+def test_every_order(order: Order, run: int) -> None:
+    order = (*order[:2], "run", *order[2:]) if run else order
+    layer = make_layer((64, 64), (7, 6), bias=5000, residual=3, relu=True)
+    assert layer.residual is not None
+    for x, residual, out in ((order, AXES, AXES), (AXES, order, order), (order, order, order)):
+        values = {
+            name: lying(v, o, run if "run" in o else 0)
+            for name, v, o in (("x", layer.x, x), ("residual", layer.residual, residual), ("out", layer.out, out))
+        }
+        check_layer(replace(layer, **values), "full")
+        check_layer(replace(layer, **values), "osdi18_i8", rows=2, blocks=3, inputs=2, data="own")
+
+
+def random_product(rng: np.random.Generator, narrow: bool) -> tuple[Convolution, Convolution | None]:
+    """A convolution, often in groups or with strides and dilations, or a product of matrices, and it over images."""
+    after: dict[str, Any] = {"shift": None}
+    if narrow:
+        after = {"shift": 9, "relu": bool(rng.integers(2)), "bias": rng.choice([None, 100, 500_000])}
+        after["residual"] = rng.choice([None, 0, 3, 8])
+    if not rng.integers(5):
+        rows, c, o = (int(n) for n in rng.integers(1, 90, 3))
+        like = make_layer((c, o), (rows, 1), (1, 1), **{**after, "residual": None})
+        x, out = Value("x", TensorType((rows, c), i8)), Value("out", TensorType((rows, o), like.out.type.dtype))
+        weights = np.ascontiguousarray(like.weights[:, :, 0, 0].T)
+        product = product_of("matmul", x, weights, {"transpose_a": False, "transpose_b": False})
+        return replace(like, x=x, out=out, product=product, weights=weights), like
+    kernel = tuple(int(k) for k in rng.choice([1, 1, 2, 3, 5], 2))
+    groups = int(rng.choice([1, 1, 1, 2, 4]))
+    channels = tuple(groups * int(n) for n in rng.integers(1, 90 // groups, 2))
+    if not rng.integers(5):
+        groups = channels[0]
+        channels = groups, groups
+    layer = make_layer(
+        channels, tuple(int(n) for n in rng.integers(9, 15, 2)), kernel,
+        strides=tuple(int(n) for n in rng.integers(1, 3, 2)), dilations=tuple(int(n) for n in rng.integers(1, 3, 2)),
+        pads=tuple(int(n) for n in rng.integers(0, 4, 2)), groups=groups, seed=int(rng.integers(1 << 30)), **after,
+    )  # fmt: skip
+    return layer, None
+
+
+def check_random_product(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    profile = str(rng.choice(list(PROFILES)))
+    layer, like = random_product(rng, profile != "osdi18")
+    layer, knobs = relaid(layer, rng), Knobs()
+    plan_layer(layer, PROFILES[profile], knobs)
+    space = knobs.space()
+    check_layer(layer, profile, like=like)
+    for row in space.sample(rng, 2):
+        check_layer(layer, profile, like=like, **space.config(row))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32))
+def test_random_layouts_of_products(seed: int) -> None:
+    check_random_product(seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None)
+@given(st.integers(0, 2**32))
+def test_many_random_layouts_of_products(seed: int) -> None:
+    check_random_product(seed)
+
+
+def check_random_elementwise(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, c, h, w = (int(rng.integers(1, most)) for most in (3, 90, 15, 15))
+    lift, residual = rng.choice([0, 3, 7, 9, "vector", None], 2)
+    layer = make_elementwise(
+        (n, c, h, w), lift=lift or 0, residual=residual, relu=True, bias=rng.choice([None, 100, 1 << 30]),
+        shift=rng.choice([None, 0, 8, "vector"]), seed=seed,
+    )  # fmt: skip
+    moved, knobs = relaid(layer, rng), Knobs()
+    plan_layer(moved, FULL, knobs)
+    space = knobs.space()
+    check_layer(moved, "full")
+    for row in space.sample(rng, 2):
+        check_layer(moved, "full", **space.config(row))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32))
+def test_random_layouts_without_a_product(seed: int) -> None:
+    check_random_elementwise(seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32))
+def test_many_random_layouts_without_a_product(seed: int) -> None:
+    check_random_elementwise(seed)
+
+
+def loads(program: Program) -> list[Load]:
+    """Of activations."""
+    return [i for i in program.instructions if isinstance(i, Load) and i.mem is Mem.INP and i.x_size]
+
+
+def compiled(layer: Layer, **choices: Any) -> Program:
+    return compile_layer(layer, FULL, plan_layer(layer, FULL, Knobs(choices)))
+
+
+@pytest.mark.parametrize(
+    ("order", "run", "inputs", "count"),
+    [
+        (AXES, 0, 4, 4),  # a transfer for each block of channels
+        (ROWS_FIRST, 0, 4, 1),  # rows of all blocks, with their border
+        (PIXELS_FIRST, 0, 4, 1),
+        (("channels", "rows", "run", "columns"), 2, 4, 2),  # one for each run
+        (("channels", "rows", "run", "columns"), 2, 2, 2),  # a chunk is a run
+        (ROWS_FIRST, 0, 2, 2 * 6),  # rows of a part of the channels lie apart
+    ],
+)
+def test_transfers_of_a_tile(order: Order, run: int, inputs: int, count: int) -> None:
+    layer = make_layer((64, 64), (6, 6))
+    moved = replace(layer, x=lying(layer.x, order, run))
+    assert len(loads(compiled(moved, head="none", rows=6, inputs=inputs, blocks=4))) == count
+
+
+def test_tiles_of_rows_first_share_rows_of_all_blocks() -> None:
+    layer = make_layer((64, 16), (12, 12))
+    choices = {"head": "none", "rows": 4, "columns": 12, "inputs": 4, "blocks": 1}
+    (_, *later), (_, *whole) = (
+        loads(compiled(replace(layer, x=lying(layer.x, order)), **choices)) for order in (ROWS_FIRST, AXES)
+    )
+    assert [i.y_size // 4 for i in later] == [4, 3]  # of 6 and 5 rows, two are there
+    assert {i.y_size for i in whole[4:8]} == {6}
