@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,17 +14,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mlc
+from mlc.api import quantize
 from mlc.ir.graph import Value
 from mlc.ir.types import TensorType, i8
 from mlc.lower.knobs import Knobs, divisors
+from mlc.records.files import read_records
+from mlc.records.record import DECIDED, Record
+from mlc.tuning.journal import Journal
+from mlc.tuning.options import TuneOptions
+from mlc.tuning.regions import best_together
 from mlc.vdla.codegen.region import compile_layer
 from mlc.vdla.config import PROFILES
+from mlc.vdla.driver import open_device
 from mlc.vdla.isa.instruction import Load, Mem
 from mlc.vdla.layer import Convolution, Layer
-from mlc.vdla.layouts import AXES, arranged
+from mlc.vdla.layouts import AXES, ORDER, arranged
 from mlc.vdla.program import Program
 from mlc.vdla.schedules import plan_layer
+from tests.e2e.compiled import load
 from tests.e2e.test_vdla_layers import check_layer
+from tests.e2e.test_vdla_models import IMAGES, residual_network
+from tests.e2e.test_vdla_regions import Layers, check_region
 from tests.unit.vdla.schedules.layers import make_elementwise, make_layer, product_of
 
 Order = tuple[str, ...]
@@ -141,6 +155,78 @@ def test_random_layouts_without_a_product(seed: int) -> None:
 @given(st.integers(0, 2**32))
 def test_many_random_layouts_without_a_product(seed: int) -> None:
     check_random_elementwise(seed)
+
+
+def check_random_region(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    net = Layers(int(rng.integers(1, 70)), int(rng.integers(4, 12)))
+    values = [net.x]
+    for _ in range(int(rng.integers(2, 5))):
+        x = values[int(rng.integers(len(values)))]
+        channels = int(rng.integers(1, 70))
+        alike = [v for v in values if v.type.shape == x.type.shape]
+        added = alike[int(rng.integers(len(alike)))] if rng.integers(2) else None
+        if added is not None:
+            channels = x.type.shape[1]
+        values.append(net.conv(x, channels, int(rng.choice([1, 3])), residual=added))
+    region = net.region(values[-1])
+    for v in (v for node in region.nodes for v in node.outputs if v not in region.outputs):
+        v.type = drawn(rng, v).type
+    check_region(region, FULL)
+    check_region(region, PROFILES["osdi18_i8"])
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 2**32))
+def test_random_layouts_between_the_layers_of_a_region(seed: int) -> None:
+    check_random_region(seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32))
+def test_many_random_layouts_between_the_layers_of_a_region(seed: int) -> None:
+    check_random_region(seed)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's entry point, whatever was installed when."""
+    point = SimpleNamespace(name="vdla", value="mlc.vdla.driver:open_device", load=lambda: open_device)
+    monkeypatch.setattr("mlc.runtime.device.entry_points", lambda group: [point] if group == "mlc.devices" else [])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize("explorer", ["guided", "alt"])
+def test_a_network_with_searched_layouts_is_exact(
+    explorer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search is that of the command line; what it finds in the end is forced to have a layout of the space."""
+    monkeypatch.setattr("mlc.tuning.check.best_together", partial(best_together, longest=20.0))
+    model, path = quantize(load(residual_network()), {"x": IMAGES}, "vdla").model, tmp_path / "r.jsonl"
+    options = TuneOptions(trials=120, explorer=explorer, layouts=1)
+    tuning = mlc.tune(model, "vdla", options=options, threads=1, records=path)
+    assert tuning.whole is not None
+    assert tuning.whole.tuned <= tuning.whole.untuned
+    found = [r for r in read_records([path]).records if ORDER in r.config and r.result.seconds is not None]
+    assert {r.layouts["operand 0"] for r in found} > {"split(1, 16).reorder(0,3,1,4,2)"}
+    best: dict[str, Record] = {}
+    for r in sorted(found, key=lambda r: r.result.seconds or 0.0, reverse=True):
+        best[r.workload] = r
+    forced = tmp_path / "forced.jsonl"
+    with Journal(forced) as journal:
+        for number, r in enumerate(best.values()):
+            journal.append(replace(r, explorer=DECIDED, trial=number))
+    package = mlc.compile(model, "vdla", records=(forced,), threads=1, list_layouts=True)
+    assert package.placements is not None
+    asked = [t for t in package.placements.tensors if t.reason == "searched"]
+    assert asked
+    with package.load(1) as module, mlc.compile(model).load(1) as host:
+        for image in IMAGES:
+            feeds = {"x": image[None]}
+            np.testing.assert_array_equal(module.run(feeds)["y"], host.run(feeds)["y"])
+        assert module.device_runs
 
 
 def loads(program: Program) -> list[Load]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from mlc.pipeline.machine import constants_of
 from mlc.rewrite.group import config_of, is_group
 from mlc.rewrite.recurrence import graphs
 from mlc.targets.base import LEVELS, Target, Tunable, Whole
+
+Asking = Callable[[Graph, Node], Mapping[Value, Layout]]  # the layouts that a node has asked for, by what it reads
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Conversion:
     Args:
         tensor: what is read.
         where: the operator that does it, or the step of its own.
-        how: ``step`` for one of its own, ``border`` while zeros are put around it, ``copy`` inside an operator.
+        how: ``step`` for one of its own, ``border`` while zeros are put around it, ``copy`` inside an operator,
+            ``load`` while an accelerator loads what lies otherwise than it asked for.
         layout: of what is read.
         shape: of what is written, in memory.
         nbytes: read and written.
@@ -82,8 +85,8 @@ def placements_of(graph: Graph, target: Target, regions: Sequence[Graph] = ()) -
         target: whose schedules, and those of its accelerator, tell where groups copy what they read.
         regions: graphs of the accelerator's, likewise.
     """
-    host = _of(graph, lambda g, node: target.schedule(node, Knobs(config_of(node))))
-    parts = [_of(region, _on_device(target)) for region in regions]
+    host = _of(graph, lambda g, node: target.schedule(node, Knobs(config_of(node))), lambda g, node: {})
+    parts = [_of(region, _on_device(target), _asked(target)) for region in regions]
     known = {t.tensor for t in host.tensors}  # what crosses the border of a region, the host has, too
     tensors = [t for part in parts for t in part.tensors if t.tensor not in known]
     return Placements((*host.tensors, *tensors), tuple(c for part in (host, *parts) for c in part.conversions))
@@ -97,18 +100,38 @@ def _on_device(target: Target) -> Callable[[Graph, Node], Schedule | None]:
     return lambda g, node: accelerator.schedule(node, constants_of(node, g.constants), Knobs(config_of(node)))
 
 
-def _of(graph: Graph, scheduled: Callable[[Graph, Node], Schedule | None]) -> Placements:
-    """Of one graph, and how its groups are scheduled."""
+def _asked(target: Target) -> Asking:
+    """The layouts that operations of an accelerator have asked for."""
+    accelerator = target.accelerator
+
+    def asked(g: Graph, node: Node) -> Mapping[Value, Layout]:
+        if accelerator is None or not is_group(node) or LEVELS not in config_of(node):
+            return {}
+        constant = [v in g.constants for v in node.inputs]
+        choice = accelerator.layouts(node, [v.type for v in node.inputs], constant, Knobs(config_of(node)))
+        return {node.inputs[k]: layout for k, layout in choice.asked.items()}
+
+    return asked
+
+
+def _of(graph: Graph, scheduled: Callable[[Graph, Node], Schedule | None], asking: Asking) -> Placements:
+    """Of one graph, how its groups are scheduled, and what they have asked for."""
     tensors: list[Placement] = []
     conversions: list[Conversion] = []
     for g, _ in graphs(graph):
         tensors += [_placed(v, "", "an input of the model") for v in g.inputs]
+        asked = {n: asking(g, n) for n in g.nodes}
         for node in g.nodes:
             name = _name(node)
             packed = [v for v in dict.fromkeys(node.inputs) if v in g.constants and v.type.layout is not None]
             tensors += [_placed(v, name, "a constant, packed when compiled") for v in packed]
             readers = [n for n in g.nodes if not set(n.inputs).isdisjoint(node.outputs)]
-            tensors += [_placed(v, *_reason(node, v, readers, name)) for v in node.outputs]
+            tensors += [_placed(v, *_reason(node, v, readers, name, asked)) for v in node.outputs]
+            conversions += [
+                Conversion(v.name, name, "load", _text(v), layout.physical_shape, v.type.nbytes)
+                for v, layout in asked[node].items()
+                if v.type.layout != layout
+            ]
             if node.op is get("identity"):
                 (read,), (made,) = node.inputs, node.outputs
                 conversions.append(
@@ -125,15 +148,19 @@ def _placed(v: Value, by: str, reason: str) -> Placement:
     return Placement(v.name, logical, _text(v), v.type.physical_shape, by, reason)
 
 
-def _reason(node: Node, v: Value, readers: Sequence[Node], name: str) -> tuple[str, str]:
+def _reason(
+    node: Node, v: Value, readers: Sequence[Node], name: str, asked: Mapping[Node, Mapping[Value, Layout]]
+) -> tuple[str, str]:
     """Who wanted a result to lie as it does, and why."""
     layout = v.type.layout
     if layout is None:
         return ("", "row-major") if node.op is not get("identity") else (name, "row-major for its readers")
     if node.op is get("identity"):
         return ", ".join(map(_name, readers)), "packed while the model runs"
+    if granted := [n for n in readers if asked[n].get(v) == layout]:
+        return _name(granted[0]), "searched"
     around = f", with margins for {', '.join(map(_name, readers))}" if layout.has_margins else ""
-    if LEVELS in config_of(node):
+    if LEVELS in config_of(node) and not asked[node]:
         return name, f"searched{around}"
     same = next((i for i in node.inputs if _core(i) is not None and i.type.shape == v.type.shape), None)
     if same is not None and _core(same) == layout.core:

@@ -72,7 +72,8 @@ class Shape:
             batch, max(end - begin for _, (begin, end) in spans), outputs, sums.stored.extents[ROWS],
             sums.stored.extents[COLUMNS], rows, columns, (high.taps, wide.taps), (high.stride, wide.stride),
             (high.dilation, wide.dilation), sums.pads, layer.shift is not None,
-            (config.block_in, config.block_out), epilogue.passes, 0 if epilogue.residual is None else epilogue.residual.cycles, epilogue.vectors, blocks // outputs,
+            (config.block_in, config.block_out), epilogue.passes,
+            0 if epilogue.residual is None else epilogue.residual.cycles, epilogue.vectors, blocks // outputs,
         )  # fmt: skip
 
     @property
