@@ -2,7 +2,7 @@
 
     python -m benchmarks.vdla_layouts                          # some layers
     python -m benchmarks.vdla_layouts --dram-latency 200
-    python -m benchmarks.vdla_layouts --network resnet8        # a network of the zoo, layer by layer and as regions
+    python -m benchmarks.vdla_layouts --network resnet8        # the layers of a network of the zoo, and its regions
 
 Every layer is searched with as many trials either way, by the same explorer. Cycles are those of the timing simulator,
 and no clock ends anything, so every machine finds the same. "No latency" is the untuned program where transfers begin
@@ -12,6 +12,7 @@ at once: what fewer of them could save at most.
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,9 +33,12 @@ from mlc.lower.knobs import Config
 from mlc.ops import get
 from mlc.records.measurement import Failure, Measurement
 from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import Tunable
+from mlc.tuning.joint import Neighbours
 from mlc.tuning.journal import Journal
 from mlc.tuning.measure.builder import region_of
 from mlc.tuning.options import TuneOptions
+from mlc.tuning.regions import FASTEST, LIKELY, best_together
 from mlc.tuning.session import Session
 from mlc.tuning.state import TaskState
 from mlc.tuning.task import Task, candidate, tasks_of
@@ -146,6 +150,26 @@ def rows_of(
     return found
 
 
+def regions(
+    graph: Graph, tasks: Sequence[Task], target: VdlaTarget, trials: int, explorer: str, levels: int
+) -> tuple[float, float]:
+    """Cycles of a network's regions, untuned and with what is fastest in them.
+
+    As ``mlc tune`` does it: the fastest of each layer alone, what is expected to be, and the neighbours of both.
+    """
+    states, accelerator = searched(tasks, target, trials, explorer, levels), target.accelerator
+    assert isinstance(accelerator, Tunable)
+    near = {t.key: Neighbours(t, target, levels) for t in tasks}
+    wanted = {
+        s.task.key: [*s.fastest(FASTEST), *accelerator.likely(s.task.node, s.task.constants or {})[:LIKELY]]
+        for s in states
+    }
+    stand = accelerator.bench().open(1)
+    found = best_together(graph, target, OPTIONS, stand, near, wanted, longest=math.inf)
+    hertz = target.config.freq_mhz * 1e6
+    return found.untuned * hertz, found.tuned * hertz
+
+
 def network(name: str) -> Graph:
     """A network of the zoo in 8 bits, as the accelerator wants it."""
     with tempfile.TemporaryDirectory(prefix="mlc-") as folder:
@@ -167,15 +191,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dram-latency", type=int, default=48, metavar="CYCLES", help="of the memory (default 48)")
     options = parser.parse_args(arguments)
     target = VdlaTarget.from_options({"dram_latency": str(options.dram_latency)})
+    search = target, options.trials, options.explorer
     if options.network is not None:
-        tasks = [t for t in tasks_of(network(options.network), target, OPTIONS, Observer()) if t.constants is not None]
+        graph = network(options.network)
+        tasks = [t for t in tasks_of(graph, target, OPTIONS, Observer()) if t.constants is not None]
         names = [f"{t.name} ({t.weight})" for t in tasks]
+        for what, levels in (("loops", 0), ("layouts and loops", options.levels)):
+            untuned, tuned = regions(graph, tasks, *search, levels)
+            print(
+                f"regions of {options.network}, {what}: {untuned:,.0f} cycles untuned, {tuned:,.0f} tuned", flush=True
+            )
     else:
         names = options.layers.split(";") if options.layers else list(LAYERS)
         graphs = [graph_of(*LAYERS[name]) for name in names]
         tasks = [t for g in graphs for t in tasks_of(g, target, OPTIONS, Observer()) if not t.fixed]
     headings = ["layer", "untuned", "no latency", "loops", "layouts and loops", "gain", "layout"]
-    found = rows_of(names, tasks, target, options.trials, options.explorer, options.levels)
+    found = rows_of(names, tasks, *search, options.levels)
     for line in table(headings, found):
         Console(width=200).print(line, markup=False, highlight=False)
 

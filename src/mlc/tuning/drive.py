@@ -117,7 +117,7 @@ def tune_graph(
         _LOGGER.warning(
             "no operator here has layouts to choose: loops alone are searched (layouts are of convolutions and "
             "products in float32 on processors and GPUs, where what reads the result takes any layout, and of what "
-            "those of a VDLA region read from each other)"
+            "those in a region of an accelerator read of each other)"
         )
     known = learnt_from(transfer, everything, target, options)
     near = best_of([*before, *(read_records(transfer).records if transfer else ())], Fingerprint.of(target), threads)
