@@ -96,6 +96,8 @@ def _attach(draw: Draw, schedule: Schedule) -> None:
     for stage in reversed(schedule.stages):
         if stage.inlined or _gives_output(schedule, stage):
             continue
+        if draw(st.booleans()):
+            stage.storage_order(*draw(st.permutations(stage.op.axes)))
         places = attach_points(schedule, stage)
         if places and draw(st.booleans()):
             stage.compute_at(*draw(st.sampled_from(places)))

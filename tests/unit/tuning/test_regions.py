@@ -9,8 +9,12 @@ from mlc.ir.graph import Graph
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
 from mlc.tuning.joint import Neighbours
+from mlc.tuning.models import prior
+from mlc.tuning.models.gbt import GradientBoosting
+from mlc.tuning.options import TuneOptions
 from mlc.tuning.regions import best_together
 from mlc.tuning.task import Task, tasks_of
+from mlc.tuning.transfer import cost_models
 from mlc.vdla.driver import open_device
 from tests.unit.rewrite.helpers import Net
 
@@ -68,6 +72,20 @@ def test_what_is_faster_in_the_region_stays(model: tuple[Graph, list[Task]]) -> 
     assert found.tuned <= found.untuned
     assert found.error == 0
     assert set(found.chosen) <= {task.key}
+
+
+def test_what_is_known_of_loops_is_not_given_to_tasks_that_none_describe(
+    model: tuple[Graph, list[Task]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, of = GradientBoosting.load(prior.FILE)
+    assert of
+    monkeypatch.setattr("mlc.tuning.transfer.prior_of", lambda target: known)
+    made = cost_models(TuneOptions(), TARGET, None)
+    assert made is not None
+    learns, rng = made(model[1][0]), np.random.default_rng(0)
+    features = rng.random((40, 24), np.float32)  # of knobs alone
+    learns.fit(features, features[:, 0].astype(np.float64))
+    assert np.corrcoef(learns.predict(features), features[:, 0])[0, 1] > 0.8
 
 
 def test_neighbours_are_tried_until_the_time_is_up(model: tuple[Graph, list[Task]]) -> None:
