@@ -144,7 +144,8 @@ def rows_of(
         untuned, free = (counted.seconds(k, task.space.default, latency=latency) for latency in (True, False))
         best = [state.fastest(1)[0] for state in (apart[k], together[k])]
         seconds = [untuned, free, *(counted.seconds(k, config) for config in best)]
-        layout = ", ".join(f"{v}" for v in best[1].get("layout.order", ())) if seconds[3] < seconds[2] else "its own"
+        order = best[1].get("layout.order", ())
+        layout = ", ".join(map(str, order)) if isinstance(order, tuple) and order else "its own"
         gain = f"{seconds[2] / seconds[3] - 1:.2%}"
         found.append([name, *(f"{round(s * hertz):,}" for s in seconds), gain, layout])
     return found
