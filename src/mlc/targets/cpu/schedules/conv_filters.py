@@ -37,8 +37,10 @@ TURNED_WHOLE = 0.2  # for runs, and for rows by a wide core without strides: squ
 def worthy_block(g: Group, site: Site, target: Cpu) -> int:
     """Filters of the blocks that are expected to be faster than rows; 0 where none are, or there are no groups.
 
-    A result that has to be row-major is converted, and its blocks have to be worth that.
+    A result that has to be row-major is converted, and its blocks have to be worth that. What the group's own layouts
+    are does not count: it is asked again when they are known, and answers alike.
     """
+    g = replace(g, layouts={})
     role, anchor = g.role, g.anchor
     assert isinstance(role, Convolution)
     assert anchor is not None
