@@ -25,7 +25,13 @@ DRAWS = 8  # of each kind, at most
 _SEED = 16
 # Knobs that templates ask since tables were measured; these have one value, the untuned one.
 _LATER = ("held",)
-_LATER_DEPTHWISE = (*_LATER, "prefetch")
+_LATER_OF = {
+    "depthwise": ("prefetch",),
+    "1x1": ("share", "copy", "fetch_weights", "fetch_pixels"),
+    "grouped": (
+        "share", "copy", "unrolled", "fetch", "fetch_weights", "shares", "panels", "runs", "tiles", "order",
+    ),
+}  # fmt: skip
 _LEAST, _MOST = 4e6, 6e7  # operations
 
 _Shape = tuple[str, float, Callable[[], Graph]]  # what it is, its operations, and a graph of it
@@ -90,7 +96,7 @@ def _drawn(number: int, kind: str, seed: int, name: str, count: int) -> Sequence
     while len(found) < count:
         text, flops, graph = _KINDS[kind](rng)
         if least <= flops <= _MOST:
-            later = _LATER_DEPTHWISE if kind == "depthwise" else _LATER
+            later = (*_LATER, *_LATER_OF.get(kind, ()))
             found.append(Workload(f"{name}-{kind}-{len(found) + 1}", text, graph, untuned=later))
     return found
 

@@ -238,7 +238,7 @@ def _product(name: str, equation: str, shapes: Sequence[tuple[int, ...]], **kept
     """Register tiles, factors of the sum's depth, the order of the loops, and how many tiles go together."""
     sizes = " and ".join("x".join(map(str, shape)) for shape in shapes)
     text = f"einsum {equation} of {sizes}"
-    still = ("order", "steps", "prefetch")
+    still = ("order", "steps", "prefetch", "ahead", "level")
     return Workload(name, text, lambda: einsum(equation, *shapes), {**_TILES, **kept}, still)
 
 

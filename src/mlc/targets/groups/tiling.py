@@ -25,6 +25,7 @@ from mlc.ir.layout import Layout, Reorder, Split
 from mlc.ir.types import f32
 from mlc.lower.knobs import Config, Knobs, divisors
 from mlc.lower.stage import Stage
+from mlc.lower.symbolic import assumed
 from mlc.targets.base import LEVELS, LayoutChoice
 from mlc.targets.groups.borders import without_border
 from mlc.targets.groups.group import (
@@ -205,7 +206,9 @@ def terms_of(op: te.Compute, tiling: Tiling) -> tuple[list[Var], list[Var]]:
     return axes[: len(axes) - rank], axes[len(axes) - rank :]
 
 
-def ask_terms(knobs: Knobs, local: Stage, tiling: Tiling, sums: int, most: int) -> tuple[list[Var], Var | None]:
+def ask_terms(
+    knobs: Knobs, local: Stage, tiling: Tiling, sums: int, most: int, *, ordered: bool = False
+) -> tuple[list[Var], Var | None]:
     """The order of the terms of a tile's sums, some of which are unrolled.
 
     Args:
@@ -214,6 +217,7 @@ def ask_terms(knobs: Knobs, local: Stage, tiling: Tiling, sums: int, most: int) 
         tiling: its layouts.
         sums: of the tile.
         most: products that may be written out.
+        ordered: whether it is asked, too, if columns of taps are outside of rows.
     Returns:
         the loops over terms, from outside to inside, and which of them is over blocks of weights, if any is.
     Raises:
@@ -221,6 +225,10 @@ def ask_terms(knobs: Knobs, local: Stage, tiling: Tiling, sums: int, most: int) 
     """
     n, block = 1, None
     depth, taps = terms_of(local.op, tiling)
+    if ordered and all(a.hi > 0 for a in taps[-2:]) and len(taps) > 1:
+        *outer, rows, columns = taps
+        if assumed(knobs.category("columns_first", (False, True), default=False)):
+            taps = [*outer, columns, rows]
     order = knobs.permutation("terms", ("channels", "taps")) if depth and taps else ("channels", "taps")
     above: dict[str, Sequence[Var]] = {"channels": [], "taps": taps}
     steps: list[Var] = []

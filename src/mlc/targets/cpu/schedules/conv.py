@@ -595,7 +595,7 @@ def _worth_packing(g: Group, site: Site, target: Cpu) -> bool:
 def _schedule(g: Group, target: Cpu) -> Schedule:
     if not may_be_blocked(g, target) and (block := block_of(g)):
         tiling = blocks_of_filters(g, block)
-        return tiled_loops(g, tiling, target, passes_rows=passes_rows(g, block, target))
+        return tiled_loops(g, tiling, target, passes_rows=passes_rows(g, block, target), in_bands=True)
     return conv_blocked(g, target) if g.outputs[0] in g.layouts else conv_plain(g, target)
 
 

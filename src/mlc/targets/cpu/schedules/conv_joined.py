@@ -7,23 +7,27 @@ sums go to memory, from where rows are taken for what follows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mlc.ir.index import Var
 from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
-from mlc.lower.symbolic import pinned
+from mlc.lower.symbolic import assumed, pinned, several
 from mlc.targets.cpu.cost import HIDDEN, TILE_OVERHEAD, USABLE, Tile, balance, bandwidth, step_cycles
 from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.conv_terms import fetch_weights, terms_of_sum
 from mlc.targets.groups.group import Group, accumulate_in_registers, size_of
 from mlc.targets.groups.joined import Rows, joined, may_be_joined, rows_of
 from mlc.targets.groups.roles import Convolution
 
 ENOUGH_TASKS = 8  # parts of the work that a few threads can share evenly
-MOST_STEPS = 8  # terms of a sum that are unrolled
 COPIED = 0.3  # cycles an element of the copy (measured on Zen 5: 0.2 to 0.33)
+WALK = ("columns", "panels")  # loops over register tiles, from outside
+SPLITS = (1, 2, 4, 8, 16)  # register tiles of a run in a block
+MOST_SHARES = 16  # parts of a group's channels, and tiles of channels whose sums are stored before any is read
 
 
 @dataclass(frozen=True)
@@ -143,8 +147,18 @@ def conv_joined(g: Group, plan: Joined, tile: Tile, target: Cpu) -> Schedule:
     images, lead = ([n], []) if rows.images > 1 else ([], [n])
     block, h = stage.split(h, high)
     group, ot = stage.split(ot, (ot.hi + 1) // role.groups)
-    stage.reorder(*lead, group, block, ot, *images, oc, h, across, lane)
-    at = stage.fuse(*lead, group, block)
+    cut = _ask_cut(g.knobs, plan, tile, anchor.shape[1] // role.groups, vectors)
+    outer = {"images": lead, "groups": [group], "blocks": [block]}
+    if several(cut.shares):
+        part, ot = stage.split(ot, (ot.hi + 1) // cut.shares)
+        outer["groups"].append(part)
+    inner: list[Var] = []
+    if several(cut.panels):
+        ot, panel = stage.split(ot, cut.panels)
+        inner = [panel]
+    shared = _ask_order(g.knobs, outer, anchor.shape[0] if lead else 1, role.groups, len(blocks))
+    stage.reorder(*shared, ot, *images, *inner, oc, h, across, lane)
+    at = stage.fuse(*shared)
     stage.parallel(at)
     stored, local = s[sums], s[total]
     stored.set_scope("local")
@@ -153,50 +167,101 @@ def conv_joined(g: Group, plan: Joined, tile: Tile, target: Cpu) -> Schedule:
     stored.align(q, lanes)
     qo, qi = stored.split(q, tile.vectors * lanes)
     qu, lane = stored.split(qi, lanes)
-    stored.reorder(qo, so, qu, lane)
+    walk = []
+    if several(cut.runs):
+        first, qo = stored.split(qo, cut.runs)
+        walk = [first]
+    loops = {"columns": qo}
+    if several(cut.panels):
+        loops["panels"], so = stored.split(so, tile.rows)
+    walk += [loops[name] for name in sorted(loops, key=cut.walk.index)]
+    stored.reorder(*walk, so, qu, lane)
     stored.vectorize(lane)
     stored.unroll(so)
     stored.unroll(qu)
-    local.compute_at(stored, qo)
+    local.compute_at(stored, walk[-1])
     ln, lo, lq = local.op.axes
     local.align(lq, lanes)
     lu, llane = local.split(lq, lanes)
-    terms = terms_of_sum(local, g.knobs)
+    terms = terms_of_sum(local, g.knobs, tile)
     local.reorder(*terms, ln, lo, lu, llane)
     local.vectorize(llane)
     local.unroll(lu)
     local.unroll(lo)
-    # the channels of a group follow one another, where all rows of an image are copied (measured on Zen 5: up to 1.08
-    # times as fast)
-    far = source.size * source.dtype.itemsize > USABLE * target.l2
-    if far and lies is None and lead and high == height:
-        local.prefetch(new.get(source, source), at, terms[0], level=2)
     turned = lies is not None and bool(lies.core.primitives)
     channels = role.weights.shape[1]
     inside = not turned or channels % lanes == 0 or lanes % channels == 0
     if inside:  # else groups begin anywhere in a block, and all blocks are turned beforehand
+        inside = g.knobs.category("copy", ("inside", "apart"), default="inside") == "inside"
+    if lies is None and lead:
+        # the channels of a group follow one another, where all rows of an image are copied (measured on Zen 5: up to
+        # 1.08 times as fast)
+        far = source.size * source.dtype.itemsize > USABLE * target.l2
+        whole = inside and high == height
+        fetch = g.knobs.category("fetch", (False, True), default=far and whole)
+        g.knobs.require(whole or not fetch, "what the next task copies lies apart, or is there already")
+        if whole and assumed(fetch):
+            local.prefetch(new.get(source, source), at, terms[0], level=2)
+    fetch_weights(g.knobs, local, p.anchor, ot, terms[0])
+    if inside:
         s[copy].compute_at(stage, at)
     _copy(s[copy], rows, target, turned=turned, parallel=not inside)
     return s
 
 
-def terms_of_sum(local: Stage, knobs: Knobs) -> list[Var]:
-    """The loops over terms of a sum, from outside: input channels in blocks, all taps of a block, and some unrolled."""
-    channels, *taps = local.op.reduce_axes
-    n = channels.hi + 1
-    _, block, steps = knobs.factors("depth", n, 3, default=(n, 1, 1), most={-1: MOST_STEPS})
-    order = knobs.permutation("terms", ("blocks", "taps", "channels"))
-    loops = {"blocks": [channels], "taps": taps}
-    unrolled: list[Var] = []
-    if steps > 1:
-        channels, last = local.split(channels, steps)
-        local.unroll(last)
-        unrolled, loops["blocks"] = [last], [channels]
-    if block > 1:
-        channels, inner = local.split(channels, block)
-        loops["blocks"], loops["channels"] = [channels], [inner]
-    names = sorted((name for name, some in loops.items() if some), key=order.index)
-    return [a for name in names for a in loops[name]] + unrolled
+class _Cut(NamedTuple):
+    """How the register tiles of a run are grouped.
+
+    Args:
+        shares: parts of a group's channels, each of which is a task.
+        panels: tiles of channels whose sums are stored before what follows reads them.
+        runs: tiles of a run in a block.
+        walk: the loops over ``columns``, tiles of a block, and over ``panels``, from outside.
+    """
+
+    shares: int
+    panels: int
+    runs: int
+    walk: tuple[str, ...]
+
+
+def _ask_cut(knobs: Knobs, plan: Joined, tile: Tile, channels: int, vectors: int) -> _Cut:
+    """What the knobs say; one of each where they say nothing.
+
+    Args:
+        knobs: are asked.
+        plan: the run where they say nothing.
+        tile: channels and vectors of the register tile.
+        channels: of results of a group.
+        vectors: of a run.
+    Raises:
+        ScheduleError: tiles cannot be grouped so.
+    """
+    few = [k for k in divisors(channels) if k <= MOST_SHARES]
+    shares = knobs.discrete("shares", few, default=1)
+    panels = knobs.discrete("panels", few, default=1)
+    runs = knobs.discrete("runs", [k for k in SPLITS if k <= plan.vectors], default=1)
+    walk = knobs.permutation("tiles", WALK) if len(few) > 1 else WALK
+    knobs.require(
+        channels % (tile.rows * shares * panels) == 0, "tiles of channels cannot be cut evenly into such parts"
+    )
+    knobs.require(-(-vectors // tile.vectors) % runs == 0, "tiles of a run cannot be cut evenly into such blocks")
+    return _Cut(shares, panels, runs, walk)
+
+
+def _ask_order(knobs: Knobs, loops: Mapping[str, Sequence[Var]], images: int, groups: int, blocks: int) -> list[Var]:
+    """The loops that threads share, of several images in the order that the knobs say.
+
+    Args:
+        knobs: are asked.
+        loops: by name, in the order that they have where the knobs say nothing.
+        images, groups: how many there are.
+        blocks: of how many sizes blocks of rows may be.
+    """
+    there = tuple(name for name, n in zip(loops, (images, groups, blocks), strict=True) if n > 1)
+    order = knobs.permutation("order", there) if images > 1 and len(there) > 1 else there
+    names = [*(name for name in loops if name not in there), *sorted(there, key=order.index)]
+    return [a for name in names for a in loops[name]]
 
 
 def _copy(stage: Stage, rows: Rows, target: Cpu, *, turned: bool, parallel: bool) -> None:

@@ -9,16 +9,19 @@ or vectors run over the ends of rows (:mod:`conv_joined`).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.schedule import Schedule
-from mlc.lower.symbolic import opaque, several
+from mlc.lower.stage import Stage
+from mlc.lower.symbolic import opaque, plain, several
 from mlc.targets.cpu.cost import Product, Tile, all_tiles, best_tile
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.conv_joined import Joined, conv_joined, join, terms_of_sum
+from mlc.targets.cpu.schedules.conv_joined import Joined, conv_joined, join
+from mlc.targets.cpu.schedules.conv_terms import AHEAD, fetch_weights, terms_of_sum
 from mlc.targets.cpu.schedules.conv_tile import is_wide
 from mlc.targets.cpu.schedules.injective import pick, spread, spread_rows
 from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, hold_terms, rows_of_vectors
@@ -208,33 +211,26 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
     wo, wv = stage.split(last, tile.vectors * target.lanes)
     wu, lane = stage.split(wv, target.lanes)
     stage.vectorize(lane)
-    tiles = (ot.hi + 1) // groups
     tasks = groups * size_of([a.hi + 1 for a in (n, *outer)])
-    wanted = g.knobs.discrete("parts", (0, *PARTS), default=0)  # 0: as many as it takes
-    together = g.knobs.discrete("together", PARTS, default=1)
-    order = g.knobs.permutation("walk", ("blocks", "tiles", "panels"))
+    nest = _ask_nest(g.knobs, tasks)
     held = 1 if pointwise or not outer else _ask_held(g.knobs, outer[-1].hi + 1, tile, target)
+    by_group = p.anchor.inputs[0] in copied and g.knobs.category("copy", ("whole", "group"), default="whole") == "group"
     high: list[Var] = []
     if several(held):
         outer[-1], row = stage.split(outer[-1], held)
         high = [row]
-    if tasks == 1 and wo.hi + 1 >= ENOUGH_TASKS:
+    usual = nest.share == "usual" and tasks == 1 and wo.hi + 1 >= ENOUGH_TASKS
+    g.knobs.require(
+        not by_group or not (usual or nest.share == "pixels"), "pixels that are shared are copied as a whole"
+    )
+    loops = {"tiles": wo, "panels": ot}
+    if usual:
         at = ot
         stage.reorder(n, wo, *outer, ot, oc, *high, wu, lane)
         stage.parallel(wo)
     else:
-        # all pixels by some of the weights, one tile of pixels after the other; as many parts as it takes to share them
-        parts = wanted or _enough_parts(tiles, tasks)
-        g.knobs.require(tiles % parts == 0, "weights cannot be cut evenly into so many parts")
-        ob, ot = stage.split(ot, tiles // parts)
-        loops = {"tiles": wo, "panels": ot}
-        if together > 1:
-            g.knobs.require((wo.hi + 1) % together == 0, "tiles of pixels cannot be cut evenly into such blocks")
-            loops["blocks"], loops["tiles"] = stage.split(wo, together)
-        walk = [loops[name] for name in sorted(loops, key=order.index)]
-        at = walk[-1]
-        stage.reorder(n, ob, *outer, *walk, oc, *high, wu, lane)
-        stage.parallel(stage.fuse(n, ob, *outer))
+        axes = _Axes(n, ot, outer, wo, [oc, *high, wu, lane])
+        at, task, loops = _plain_loops(stage, axes, nest, g, tasks, by_group=by_group)
     local = s[conv]
     local.compute_at(stage, at)
     finish_tile(s, out, conv, at, (oc, *high, wu))
@@ -242,21 +238,130 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
     if not pointwise:
         local.align(lspace[-1], target.lanes)
     lu, llane = local.split(lspace[-1], target.lanes)
-    terms = terms_of_sum(local, g.knobs)
+    terms = terms_of_sum(local, g.knobs, tile)
     *planes, lrow = lspace[:-1] if high else (*lspace[:-1], lo)
     local.reorder(*terms, ln, *planes, lo, *([lrow] if high else []), lu, llane)
     local.vectorize(llane)
     for a in (lu, lrow, lo):
         local.unroll(a)
     hold_terms(s, local, terms[-1], 1, lo, tile.rows, target)
+    fetch_weights(g.knobs, local, p.anchor, loops["panels"], terms[0])
+    if pointwise and p.anchor.inputs[0].op is None:
+        _fetch_pixels(g.knobs, local, p.anchor.inputs[0], loops["tiles"], terms[-1])
     for t in copied:
+        inside = by_group and t is p.anchor.inputs[0]
+        if inside:
+            s[t].compute_at(stage, task)
         if pointwise and strided:
-            pick(s[t], y.shape[-1], target)
+            pick(s[t], y.shape[-1], target, parallel=not inside)
         elif by_rows and t is p.anchor.inputs[0]:
-            spread_rows(s[t], target, phases=stride > 1)
+            spread_rows(s[t], target, parallel=not inside, phases=stride > 1)
         else:
-            spread(s[t], target)
+            spread(s[t], target, parallel=not inside)
     return s
+
+
+class _Nest(NamedTuple):
+    """What threads share, and the loops over register tiles that each of them walks.
+
+    Args:
+        share: ``weights``, some of which a task multiplies by all pixels of a row or image; ``pixels``, some of which
+            it multiplies by all weights; or ``usual``: weights, or tiles of pixels where weights would be one task.
+        parts: of weights; as many as it takes to share them if 0.
+        together: tiles of pixels in a block.
+        walk: the loops over ``blocks``, over ``tiles`` of a block, and over ``panels`` of weights, from outside.
+    """
+
+    share: str
+    parts: int
+    together: int
+    walk: tuple[str, ...]
+
+
+def _ask_nest(knobs: Knobs, tasks: int) -> _Nest:
+    """What the knobs say, where there are so many tasks if the weights of a group are one part."""
+    parts = knobs.discrete("parts", (0, *PARTS), default=0)
+    together = knobs.discrete("together", PARTS, default=1)
+    walk = knobs.permutation("walk", ("blocks", "tiles", "panels"))
+    shares = ("usual", "weights", "pixels") if tasks == 1 else ("usual", "pixels")
+    share = knobs.category("share", shares, default="usual")
+    return _Nest(share, parts, together, walk)
+
+
+class _Axes(NamedTuple):
+    """Loops over a result: images, tiles of channels, rows, tiles of pixels of a row, and those of a register tile."""
+
+    images: Var
+    panels: Var
+    rows: list[Var]
+    pixels: Var
+    tile: list[Var]
+
+
+def _plain_loops(
+    stage: Stage, axes: _Axes, nest: _Nest, g: Group, tasks: int, *, by_group: bool
+) -> tuple[Var, Var, dict[str, Var]]:
+    """Loops over the register tiles, those that threads share outside.
+
+    Args:
+        stage: of the result.
+        axes: its loops.
+        nest: what is shared, and the order of the others.
+        g: the group, whose knobs refuse what cannot be cut evenly.
+        tasks: that there are where the weights of a group are one part.
+        by_group: whether a task has all rows of a group of channels.
+    Returns:
+        the loop in which a tile is computed, the loop over tasks, and those over tiles by their names.
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
+    role = g.role
+    assert isinstance(role, Convolution)
+    n, ot, outer, wo, tile = axes
+    tiles = (ot.hi + 1) // role.groups
+    by_pixels = nest.share == "pixels"
+    # as many parts as it takes to share the weights
+    parts = nest.parts or (1 if by_pixels else _enough_parts(tiles, tasks))
+    g.knobs.require(tiles % parts == 0, "weights cannot be cut evenly into so many parts")
+    first = [n]
+    if by_group:  # so that it is known whose channels are read
+        group, ot = stage.split(ot, tiles)
+        first = [n, group]
+    ob, ot = stage.split(ot, tiles // parts)
+    loops = {"tiles": wo, "panels": ot}
+    if nest.together > 1:
+        g.knobs.require((wo.hi + 1) % nest.together == 0, "tiles of pixels cannot be cut evenly into such blocks")
+        loops["blocks"], loops["tiles"] = stage.split(wo, nest.together)
+    walk = [loops[name] for name in sorted(loops, key=nest.walk.index)]
+    if by_pixels and role.single_pixels:
+        block = loops.get("blocks", loops["tiles"])
+        walk.remove(block)
+        stage.reorder(*first, *outer, block, ob, *walk, *tile)
+        task = block
+    elif by_pixels:
+        stage.reorder(*first, *outer, ob, *walk, *tile)
+        task = stage.fuse(*first, *outer)
+    else:
+        # all pixels by some of the weights, one tile of pixels after the other
+        stage.reorder(*first, ob, *outer, *walk, *tile)
+        task = stage.fuse(*first, ob) if by_group else stage.fuse(*first, ob, *outer)
+    stage.parallel(task)
+    return walk[-1], task, loops
+
+
+def _fetch_pixels(knobs: Knobs, local: Stage, data: te.Tensor, tiles: Var, terms: Var) -> None:
+    """Fetch what a later tile of pixels reads of each channel, as many tiles ahead as the knobs say; untuned none.
+
+    Args:
+        knobs: are asked.
+        local: the stage that sums up.
+        data: the input, whose pixels follow one another.
+        tiles: the loop over tiles of pixels.
+        terms: the innermost loop over terms of a sum.
+    """
+    ahead = plain(knobs.discrete("fetch_pixels", AHEAD, default=0))
+    if ahead:  # no loop depends on it
+        local.prefetch(data, tiles, terms, distance=ahead, pieces=terms)
 
 
 def _ask_held(knobs: Knobs, height: int, tile: Tile, target: Cpu) -> int:

@@ -6,7 +6,8 @@ and the output is written once, in its own layout. Rows of windows above and bel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from mlc.ir import te
 from mlc.ir.index import Var
@@ -15,10 +16,11 @@ from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.prefetch import LINE
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
-from mlc.lower.symbolic import assumed, several
+from mlc.lower.symbolic import assumed, plain, several
 from mlc.targets.base import LayoutChoice
-from mlc.targets.cpu.cost import Product, Tile, all_tiles, bandwidth, unrolled_steps
+from mlc.targets.cpu.cost import Product, Tile, all_tiles, bandwidth, fits_registers, unrolled_steps
 from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.conv_terms import AHEAD, MOST_WRITTEN
 from mlc.targets.cpu.schedules.conv_tile import WORTH_BORDER, conv_tile
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
@@ -38,6 +40,11 @@ from mlc.targets.groups.template import Site, Template, row_major
 
 ENOUGH_PARTS = 8  # parallel iterations that several threads can share evenly
 MOST_ROWS = 4  # of a phase that a tile of vectors along rows holds
+MOST_PHASES, MOST_ALL_PHASES = 4, 16  # of a row, and of all axes, that such a tile holds
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # tiles of a row in a block
+INSIDE = ("columns", "panels")  # loops over tiles in a block of vectors of channels, from outside
+MOST_HELD = 8  # rows of a phase that a tile of vectors of channels spans
+MOST_PANELS = 16  # tiles of channels that share a block of positions
 MOST_STEPS = 16  # input channels that are unrolled there
 # Times the first-level cache that the weights of a tile may take, of a phase, whose channels are summed up at once
 # (measured on Zen 5: twelve layers 1.00 to 1.30 times as fast as in chunks of half of that cache, 1.09 in the mean;
@@ -151,34 +158,52 @@ def transposed_blocked(g: Group, target: Cpu) -> Schedule:
     shared = g.knobs.discrete("shared", (0, 1, 2, 3, 4), default=0)
     height = places[0].hi + 1
     _, together = g.knobs.factors("height", height, 2, default=(height, 1)) if len(places) > 1 else (height, 1)
+    nest = _ask_nest(g, tile, places, oo.hi + 1, target)
+    blocks = 1
+    if len(places) == 1:  # whose only row may be cut in blocks
+        blocks, _ = g.knobs.factors("width", places[0].hi + 1, 2, default=(1, places[0].hi + 1))
+    high: list[Var] = []
     if chunk > channels.hi or tiles == 1:
-        inner = []
+        g.knobs.require((wo.hi + 1) % blocks == 0, "a row cannot be cut evenly into so many blocks")
+        if several(blocks):
+            first, wo = stage.split(wo, (wo.hi + 1) // blocks)
+            places = [first, wo]
+        inner, rows = {"columns": wo}, []
+        if several(nest.held):
+            places[-2], some = stage.split(places[-2], nest.held)
+            high = [some]
         if together > 1:
+            g.knobs.require((places[0].hi + 1) % together == 0, "rows cannot be cut evenly into such blocks")
             places[0], row = stage.split(places[0], together)
-            inner = [row]
+            rows = [row]
+        if several(nest.panels):
+            oo, panel = stage.split(oo, nest.panels)
+            inner["panels"] = panel
         walk = _walked(order, oo, of_phase, places[:-1])
-        stage.reorder(n, *walk, *inner, wo, ov, wi, oi)
-        _share(stage, [n, *walk], shared)
+        within = [*rows, *(inner[name] for name in sorted(inner, key=nest.inside.index))]
+        stage.reorder(n, *walk, *within, ov, *high, wi, oi)
+        task = _share(stage, [n, *walk], shared)
         local = s[phases]
-        local.compute_at(stage, wo)
-        finish_tile(s, out, phases, wo, (wi, ov))
+        local.compute_at(stage, within[-1])
+        finish_tile(s, out, phases, within[-1], (wi, ov, *high))
     else:
         # as many rows at a time as keep their sums in the first-level cache, beside the weights of a chunk
+        single = nest.held * nest.panels * blocks == 1
+        g.knobs.require(single, "a tile of a chunk is of one row, and rows are no blocks")
         *planes, row = places[:-1] or [wo]
         row_bytes = size_of([a.hi + 1 for a in {wo, wi, ov, oi} - {row}]) * 4
         block, row = stage.split(row, max(1, target.l1 // 4 // row_bytes) if together == 1 else together)
-        inner = [row, wo] if len(places) > 1 else [row]
         walk = [*_walked(order, oo, of_phase, planes), block]
-        stage.reorder(n, *walk, *inner, ov, wi, oi)
-        at = _share(stage, [n, *walk], shared)
-        if block in stage.leaves:
-            at = block
+        stage.reorder(n, *walk, *([row, wo] if len(places) > 1 else [row]), ov, wi, oi)
+        task = _share(stage, [n, *walk], shared)
+        at = block if block in stage.leaves else task
         co, _ = s[phases].split(channels, chunk)
         local, chunks = _chunked(s, phases, co, stage, at, tile)
-    rank = len(places)
+    rank = len(space)
     *data, lane = local.op.axes
     o = data.pop(-2 * rank - 1)
     c, *taps = local.op.reduce_axes
+    taps, whole = _ask_taps(g.knobs, taps)
     co, ci = local.split(c, target.lanes)
     terms = g.knobs.permutation("terms", ("taps", "channels"))
     above = [*taps, co] if terms.index("taps") < terms.index("channels") else [co, *taps]
@@ -187,16 +212,68 @@ def transposed_blocked(g: Group, target: Cpu) -> Schedule:
     steps = g.knobs.discrete("steps", (1, 2, 4, 8), default=best_divisor(ci.hi + 1, unrolled_steps(tile, target)))
     g.knobs.require((ci.hi + 1) % steps == 0, "a ragged end of the unrolled channels")
     if steps > 1:
-        local.unroll(local.split(ci, steps)[1])
+        ci, step = local.split(ci, steps)
+        local.unroll(step)
+    _unroll(local, taps, whole)
+    g.knobs.require(
+        tile.rows * tile.vectors * nest.held * steps * size_of([a.hi + 1 for a in taps]) * whole <= MOST_WRITTEN,
+        "too much is unrolled",
+    )
     weights = p.anchor.inputs[1]
+    if weights.op is None:
+        ahead = plain(g.knobs.discrete("fetch_weights", AHEAD, default=0))
+        if ahead:  # no loop depends on it
+            local.prefetch(weights, ci, ci, distance=ahead)
     if chunks is not None and weights.size * weights.dtype.itemsize > target.l2:
         _prefetch_next_chunk(local, weights, chunks, above)
     local.vectorize(lane)
-    for a in (o, data[-1]):
+    for a in (o, data[-1], *(data[-2:-1] if high else ())):
         local.unroll(a)
     for t in pads:
-        spread(s[t], target)
+        whole = g.knobs.category("copy", ("whole", "task"), default="whole") == "whole"
+        if not whole:
+            s[t].compute_at(stage, task)
+        spread(s[t], target, parallel=whole)
     return s
+
+
+class _Nest(NamedTuple):
+    """How the register tiles of a phase are grouped, where all channels are summed up at once.
+
+    Args:
+        held: rows that a tile spans.
+        panels: tiles of channels that share a block of positions.
+        inside: the loops over ``columns``, tiles of a row, and over ``panels``, from outside.
+    """
+
+    held: int
+    panels: int
+    inside: tuple[str, ...]
+
+
+def _ask_nest(g: Group, tile: Tile, places: Sequence[Var], columns: int, target: Cpu) -> _Nest:
+    """What the knobs say; one of each where they say nothing.
+
+    Args:
+        g: the group.
+        tile: positions of a row and vectors of channels of a register tile.
+        places: the loops over positions of a phase, before they are split but for the last.
+        columns: tiles of channels.
+        target: has the registers.
+    Raises:
+        ScheduleError: tiles cannot be grouped so, or their sums do not fit the registers.
+    """
+    knobs = g.knobs
+    held = 1
+    if len(places) > 1:
+        held = knobs.discrete("held", [k for k in divisors(places[-2].hi + 1) if k <= MOST_HELD], default=1)
+    knobs.require(held == 1 or fits_registers(tile.rows * held, tile.vectors, target), "the sums of a tile do not fit")
+    assert g.anchor is not None
+    most_panels = min(MOST_PANELS, -(-g.anchor.shape[1] // target.lanes))
+    panels = knobs.discrete("panels", range(1, most_panels + 1), default=1)
+    knobs.require(columns % panels == 0, "tiles of channels cannot be cut evenly into such blocks")
+    inside = knobs.permutation("inside", INSIDE) if most_panels > 1 else INSIDE
+    return _Nest(held, panels, inside)
 
 
 def _chunk(g: Group, tile: Tile, target: Cpu) -> int:
@@ -277,30 +354,34 @@ def transposed_plain(g: Group, target: Cpu) -> Schedule:
     stage = s[out]
     n, o, *space = stage.op.axes
     of_phase, places = _phase_loops(stage, space, role.strides)
-    inside = role.strides[-1] if 1 < role.strides[-1] <= 4 else 1  # phases along the row that share a tile
+    held_phases, inside = _ask_phases(g.knobs, role.strides)
     channels, vectors = _plain_tile(g, (o.hi + 1) // role.groups, places[-1].hi + 1, inside, target)
-    height = places[0].hi + 1 if len(places) > 1 else 1
-    _, together, held = g.knobs.factors("height", height, 3, default=(height, 1, 1), most={-1: MOST_ROWS})
+    height, together, held = places[0].hi + 1, 1, 1
+    if len(places) > 1:
+        _, together, held = g.knobs.factors("height", height, 3, default=(height, 1, 1), most={-1: MOST_ROWS})
     g.knobs.require(held * channels * vectors * inside + 2 <= target.registers, "the sums of a tile do not fit")
     order = g.knobs.permutation("walk", ("channels", "phases", "rows", "columns"))
-    shared = g.knobs.discrete("shared", (0, 1, 2, 3, 4), default=0)
+    shared = g.knobs.discrete("shared", range(2 * len(places) + 1), default=0)
     oo, oc = stage.split(o, channels)
     wo, wv = stage.split(places[-1], vectors * target.lanes)
     wu, wi = stage.split(wv, target.lanes)
-    outer, fw = (of_phase[:-1], of_phase[-1:]) if inside > 1 else (of_phase, [])
-    high, block = [], []
+    outer, fw = of_phase[: len(of_phase) - held_phases], of_phase[len(of_phase) - held_phases :]
+    high: list[Var] = []
     if several(held):
         places[0], some = stage.split(places[0], held)
         high = [some]
-    if several(together):
-        places[0], some = stage.split(places[0], together)
-        block = [some]
-    loops = {"channels": [oo], "phases": outer, "rows": places[:-1], "columns": [wo]}
-    walk = [a for name in order for a in loops[name]]
+    loops = {"rows": places[0], "columns": wo, "panels": oo}
+    extents = {"rows": height if len(places) > 1 else 1, "columns": -(-(places[-1].hi + 1) // target.lanes)}
+    block = _ask_block(g, stage, loops, extents, channels, together)
+    oo, wo = loops["panels"], loops["columns"]
+    if len(places) > 1:
+        places[0] = loops["rows"]
+    around = {"channels": [oo], "phases": outer, "rows": places[:-1], "columns": [wo]}
+    walk = [a for name in order for a in around[name]]
     stage.reorder(n, *walk, *block, oc, *high, *fw, wu, wi)
     # columns end in a ragged vector, which is cut off where they are a loop of their own
     before = walk[: walk.index(wo)] or [wo]
-    _share(stage, [n, *before], shared)
+    task = _share(stage, [n, *before], shared)
     stage.vectorize(wi)
     local, at = s[phases], [*walk, *block][-1]
     local.compute_at(stage, at)
@@ -309,11 +390,69 @@ def transposed_plain(g: Group, target: Cpu) -> Schedule:
     ro, ri = local.split(row, target.lanes)
     _plain_terms(local, g.knobs, [*data, ro, ri])
     local.vectorize(ri)
-    for a in (ro, data[1], data[1 + len(space)], *(data[2 + len(space) : 3 + len(space)] if high else ())):
+    first = 2 if held_phases > 1 else 1 + len(space)  # of the axes of phases that a tile holds
+    for a in (ro, data[1], *data[first : 2 + len(space)], *(data[2 + len(space) : 3 + len(space)] if high else ())):
         local.unroll(a)
     for t in pads:
-        spread(s[t], target)
+        whole = g.knobs.category("copy", ("whole", "task"), default="whole") == "whole"
+        if not whole:
+            s[t].compute_at(stage, task)
+        spread(s[t], target, parallel=whole)
     return s
+
+
+def _ask_phases(knobs: Knobs, strides: Sequence[int]) -> tuple[int, int]:
+    """How many of the last loops over phases a register tile has inside, and how many phases these are.
+
+    Args:
+        knobs: are asked: ``row`` is all of a row, which untuned a tile holds where they are few.
+        strides: phases along each axis.
+    """
+    several_phases = [n for n in strides if n > 1]
+    most = size_of(several_phases)
+    row = strides[-1] if 1 < strides[-1] <= MOST_PHASES else 1
+    if row == 1:
+        return 0, 1
+    whole = len(several_phases) > 1 and most <= MOST_ALL_PHASES
+    held = knobs.category("phases", ("one", "row", *(("all",) if whole else ())), default="row")
+    if held == "one":
+        return 0, 1
+    return (1, row) if held == "row" else (len(several_phases), most)
+
+
+def _ask_block(
+    g: Group, stage: Stage, loops: dict[str, Var], extents: Mapping[str, int], channels: int, rows: int
+) -> list[Var]:
+    """Blocks of tiles, of one each where the knobs say nothing.
+
+    Args:
+        g: the group.
+        stage: of the result.
+        loops: over ``rows``, ``columns`` and ``panels`` of channels; they become those over blocks.
+        extents: rows, and vectors of a row, of a phase; 1 where there is no such loop.
+        channels: of a register tile.
+        rows: of a block.
+    Returns:
+        the loops over the tiles of a block, in the order that the knobs say.
+    Raises:
+        ScheduleError: tiles cannot be cut evenly into such blocks.
+    """
+    assert g.anchor is not None
+    knobs, of_group = g.knobs, g.anchor.shape[1] // _role(g).groups
+    few = [k for k in divisors(of_group) if k <= MOST_PANELS]
+    panels = knobs.discrete("panels", few, default=1)
+    knobs.require(of_group % (channels * panels) == 0, "channels cannot be cut evenly into such blocks")
+    runs = knobs.discrete("runs", [k for k in SPLITS if k <= extents["columns"]], default=1)
+    knobs.require((loops["columns"].hi + 1) % runs == 0, "tiles of a row cannot be cut evenly into such blocks")
+    counts = {"rows": rows, "columns": runs, "panels": panels}
+    most = {**extents, "panels": len(few)}
+    names = tuple(name for name in counts if most[name] > 1)
+    order = knobs.permutation("inside", names) if len(names) > 1 else names
+    inner: dict[str, Var] = {}
+    for name in names:
+        if several(counts[name]):
+            loops[name], inner[name] = stage.split(loops[name], counts[name])
+    return [inner[name] for name in sorted(inner, key=order.index)]
 
 
 def _plain_terms(local: Stage, knobs: Knobs, tile: Sequence[Var]) -> None:
@@ -321,14 +460,34 @@ def _plain_terms(local: Stage, knobs: Knobs, tile: Sequence[Var]) -> None:
     c, *taps = local.op.reduce_axes
     order = knobs.permutation("terms", ("channels", "taps"))
     _, steps = knobs.factors("depth", c.hi + 1, 2, default=(c.hi + 1, 1), most={-1: MOST_STEPS})
-    whole = knobs.category("unrolled", (False, True), default=False)
+    taps, whole = _ask_taps(knobs, taps)
     some: list[Var] = []
     if several(steps):
         c, step = local.split(c, steps)
         local.unroll(step)
         some = [step]
+    # where channels are a prime number, steps have a ragged end
+    ragged = knobs.discrete("steps", (1, 2, 4, 8), default=1)
+    if several(ragged):
+        c, step = local.split(c, ragged)
+        local.unroll(step)
+        some = [step, *some]
     above = [c, *taps] if order.index("channels") < order.index("taps") else [*taps, c]
     local.reorder(*above, *some, *tile)
+    _unroll(local, taps, whole)
+
+
+def _ask_taps(knobs: Knobs, taps: Sequence[Var]) -> tuple[list[Var], bool]:
+    """The loops over taps in the order that the knobs say, and whether all are unrolled."""
+    if len(taps) > 1 and all(a.hi > 0 for a in taps[-2:]):
+        *outer, rows, columns = taps
+        if assumed(knobs.category("columns_first", (False, True), default=False)):
+            taps = [*outer, columns, rows]
+    several_taps = any(a.hi > 0 for a in taps)
+    return [*taps], several_taps and knobs.category("unrolled", (False, True), default=False)
+
+
+def _unroll(local: Stage, taps: Sequence[Var], whole: bool) -> None:
     if assumed(whole):
         for a in taps:
             local.unroll(a)

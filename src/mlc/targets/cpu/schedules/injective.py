@@ -70,19 +70,21 @@ def spread(stage: Stage, target: Cpu, *, parallel: bool = True) -> None:
         stage.parallel(stage.fuse(*outer))
 
 
-def pick(stage: Stage, width: int, target: Cpu) -> None:
+def pick(stage: Stage, width: int, target: Cpu, *, parallel: bool = True) -> None:
     """Loops of a copy of the pixels that count: along rows, where the distance of what is read stays the same.
 
     Args:
         stage: the copy, row-major; its spatial axes may be one.
         width: pixels of a row.
         target: gives the vector width.
+        parallel: whether threads share it.
     """
     *outer, last = stage.op.axes
     rows, along = stage.split(last, width)
     _, lane = stage.split(along, target.lanes)
     stage.vectorize(lane)
-    stage.parallel(stage.fuse(*outer, rows))
+    if parallel:
+        stage.parallel(stage.fuse(*outer, rows))
 
 
 def spread_rows(stage: Stage, target: Cpu, *, parallel: bool = True, phases: bool = False) -> None:

@@ -14,7 +14,7 @@ from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.prefetch import LINE
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
-from mlc.lower.symbolic import assumed
+from mlc.lower.symbolic import assumed, plain
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import USABLE, Product, Tile, all_tiles, balance, best_tile, fetches_ahead
 from mlc.targets.cpu.dot import Dot
@@ -41,6 +41,9 @@ PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart
 MANY_TERMS = 16  # of a sum, from which on a few of them in one iteration pay
 BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)  # register tiles that a block may have along rows, or along columns
 WALK = ("columns", "rows", "depth")
+FEW = 3  # rows up to which what is right of them is read as often as it is used
+# Iterations over terms of such rows, after which what is fetched now is read, and tiles of rows.
+AHEAD, AHEAD_TILES = (0, 1, 2, 4, 8, 16, 32), (0, 1, 2, 4, 8)
 SHORTEST = 32  # terms of a chunk, after which the sums of a tile are read and written
 ENOUGH_TILES = 8  # of rows that read a packed panel
 EVEN = 1.15  # threads may wait this much longer than their share for the slowest
@@ -132,7 +135,7 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     assert p.anchor is not None
     anchor = p.anchor
     product = anchor.outputs[0]
-    right = loads(anchor.bodies[0])[1].source
+    left, right = (ld.source for ld in loads(anchor.bodies[0])[:2])
     turned = right if turns else None
     copies = [turned] if turned is not None else []
     copies += [new[whole.copy]] if whole is not None and whole.copy is not None else []
@@ -227,7 +230,10 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     # which several steps share (measured on Zen 5: full tiles of 49 to 197 ragged columns are 1.05 to 1.49 times as
     # fast with four steps as with one, those of whole vectors no slower).
     few = packed or dot is not None or k < MANY_TERMS or steps_of(Tile(rows, vectors), target) > 1
-    cut = cut_depth(local, knobs, width, Tile(rows, vectors), dot, target, least=1 if few else 4)
+    flat, thin = m <= FEW, n <= 2 * target.lanes  # which have few tiles to choose from
+    cut = cut_depth(
+        local, knobs, width, Tile(rows, vectors), dot, target, least=1 if few else 4, most=16 if flat or thin else 8
+    )
     local.unroll(cut.steps)
     step = vectors * target.lanes * right.dtype.itemsize * (1 if dot is None else dot.terms)
     # rows of a part of the only panel are no neighbours
@@ -241,6 +247,20 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
         # While rows pass by one panel, the next one comes from further away, a line every few steps: more at once would
         # hold up the loads of the tile itself (measured with weights in memory: nothing gained by bursts, 5 % by this).
         local.prefetch(right, jo, cut.iterations, level=2)
+    if flat and right.op is None:
+        distance = plain(knobs.discrete("ahead", AHEAD, default=0))
+        if distance:  # no loop depends on it; rows of what is not packed lie apart
+            piece = cut.iterations if packed and even_j else cut.steps
+            local.prefetch(right, cut.iterations, piece, distance=distance, level=1, pieces=piece)
+    elif thin and dot is None and left.op is None:
+        distance = knobs.discrete("ahead", AHEAD_TILES, default=0)
+        level = knobs.discrete("level", (1, 2), default=1)
+        knobs.require(not blocks.chunk or distance == 0, "rows are read chunk by chunk")
+        if plain(distance):  # no loop depends on it
+            by_terms = loads(anchor.bodies[0])[0].indices[-1] == as_index(anchor.reduce_axes[0])
+            pieces, piece = (None, cut.iterations) if by_terms else (cut.steps, cut.steps)
+            over = walked.get("rows", io if io in stage.leaves else at)
+            local.prefetch(left, over, piece, distance=plain(distance), level=plain(level), pieces=pieces)
     multiply_lanes(local, cut.instruction, dot)
     local.unroll(cut.vectors)
     local.unroll(cut.rows)

@@ -17,6 +17,8 @@ from mlc.targets.cpu.cost import Tile, fits_registers, unrolled_steps
 from mlc.targets.cpu.dot import NEIGHBOURS, Dot
 from mlc.targets.cpu.record import Cpu
 
+STEPS = (1, 2, 4, 8, 16)  # of a sum that one iteration takes
+
 
 def ask_tile(
     knobs: Knobs,
@@ -67,7 +69,7 @@ class Cut(NamedTuple):
 
 
 def cut_depth(
-    local: Stage, knobs: Knobs, width: int, sums: Tile, dot: Dot | None, target: Cpu, *, least: int = 1
+    local: Stage, knobs: Knobs, width: int, sums: Tile, dot: Dot | None, target: Cpu, *, least: int = 1, most: int = 8
 ) -> Cut:
     """Put the loop over the depth of a product around its register tile, some of its steps within one iteration.
 
@@ -82,12 +84,13 @@ def cut_depth(
         dot: the instruction, if it takes several terms.
         target: has the vectors.
         least: steps of an iteration where the knobs say nothing.
+        most: of an iteration.
     """
     *lead, rows, columns = local.op.axes
     if dot is not None:
         local.align(columns, width)
     vectors, lane = local.split(columns, target.lanes)
-    steps = knobs.discrete("steps", (1, 2, 4, 8), default=max(least, steps_of(sums, target, dot)))
+    steps = knobs.discrete("steps", [n for n in STEPS if n <= most], default=max(least, steps_of(sums, target, dot)))
     (depth,) = local.op.reduce_axes
     depth, rows, lanes = instruction_loops(local, depth, rows, lane, dot)
     outer, inner = local.split(depth, steps)

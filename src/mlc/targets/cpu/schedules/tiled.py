@@ -16,9 +16,10 @@ from mlc.ir.index import Var
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
-from mlc.lower.symbolic import pinned
+from mlc.lower.symbolic import pinned, several
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.conv_terms import fetch_weights
 from mlc.targets.cpu.schedules.injective import spread, spread_rows
 from mlc.targets.cpu.schedules.tile import finish_tile
 from mlc.targets.cpu.schedules.tiled_tile import MOST_PANELS, best_choice, shape_of
@@ -35,6 +36,8 @@ from mlc.targets.groups.tiling import (
     tiling_of,
 )
 
+BANDS = ("blocks", "bands")  # loops around tiles, from outside
+MOST_RAGGED = 8  # rows of a tile that need not divide those of an image
 MOST_UNROLLED = 2048  # vector products in a row: more take a compiler seconds, and instructions do not stay in a cache
 
 
@@ -47,7 +50,9 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
     return tiled_loops(g, tiling_of(g), target)
 
 
-def tiled_loops(g: Group, tiling: Tiling, target: Cpu, *, passes_rows: bool = False) -> Schedule:
+def tiled_loops(
+    g: Group, tiling: Tiling, target: Cpu, *, passes_rows: bool = False, in_bands: bool = False
+) -> Schedule:
     """The same over layouts that are known, of which the result's may be stored in other dimensions.
 
     Args:
@@ -55,6 +60,8 @@ def tiled_loops(g: Group, tiling: Tiling, target: Cpu, *, passes_rows: bool = Fa
         tiling: its layouts.
         target: the processor.
         passes_rows: whether rows of windows that lie in the border are passed over.
+        in_bands: whether tiles that are whole images are cut in bands, which may be around blocks of channels, and
+            have ends of their own. Where layouts are searched, smaller tiles do that.
     Raises:
         ScheduleError: the configuration is refused.
     """
@@ -87,7 +94,8 @@ def tiled_loops(g: Group, tiling: Tiling, target: Cpu, *, passes_rows: bool = Fa
     rows: list[int] = []
     for name, a, n in zip(tiling.names, held[:-1], usual.rows, strict=False):
         extent = a.hi + 1
-        most = knobs.discrete(f"rows.{name}", divisors(extent), default=n)
+        few = {*divisors(extent), *(range(1, min(extent, MOST_RAGGED) + 1) if in_bands else ())}
+        most = knobs.discrete(f"rows.{name}", sorted(few), default=n)
         rows.append(best_divisor(-(-extent // lanes), most) if along == "space" and a is held[-2] else most)
     # of a row's phases, neighbours in memory
     held_phases = "row" if usual.together else "none"
@@ -117,11 +125,14 @@ def tiled_loops(g: Group, tiling: Tiling, target: Cpu, *, passes_rows: bool = Fa
     tile = [i for _, i in cut]
     registers = [*together, *tile, panel, vector]
     blocks = [dict(zip(names, level, strict=True)) for level in outside]
-    loops = [*lead, *(blocks[0][n] for n in order), *(level[n] for level in blocks[1:] for n in walk)]
+    over_blocks = [*(blocks[0][n] for n in order), *(level[n] for level in blocks[1:] for n in walk)]
+    nest, bands = _ask_bands(g, stage, tiles) if in_bands else (BANDS, [])
     over_tiles = [tiles[n] for n in walk]
     apart = phases[: len(phases) - len(together)]
     around = not apart or knobs.category("phases", ("around", "within"), default="around") == "around"
-    loops += [*apart, *over_tiles] if around else [*over_tiles, *apart]
+    nested = [*apart, *over_tiles] if around else [*over_tiles, *apart]
+    named = {"blocks": over_blocks, "bands": bands}
+    loops = [*lead, *(a for name in sorted(named, key=nest.index) for a in named[name]), *nested]
     stage.reorder(*loops, *registers, lane)
     at = stage.fuse(*loops[:shared])
     stage.parallel(at)
@@ -130,7 +141,11 @@ def tiled_loops(g: Group, tiling: Tiling, target: Cpu, *, passes_rows: bool = Fa
     local = s[total]
     local.compute_at(stage, inside)
     finish_tile(s, out, total, inside, registers)
-    _sum_up(g, local, tiling, along, lanes, sums)
+    terms = _sum_up(g, local, tiling, along, lanes, sums, ordered=in_bands)
+    if in_bands:
+        over = blocks[0][names[-1]]
+        whole = vectors_held * (lanes if along == "channels" else 1) >= wide
+        fetch_weights(knobs, local, p.anchor, over if over in stage.leaves else at, terms[0], whole=whole)
     for t in copies:
         # tile by tile, what is copied is still in the cache when it is read
         apart = knobs.category("copy", ("apart", "by tile"), default="apart") == "apart"
@@ -139,6 +154,29 @@ def tiled_loops(g: Group, tiling: Tiling, target: Cpu, *, passes_rows: bool = Fa
         short = tiling.data is None and 1 < s[t].op.axes[-1].hi + 1 < target.lanes and len(s[t].op.axes) > 2
         (spread_rows if short else spread)(s[t], target, parallel=apart)
     return s
+
+
+def _ask_bands(g: Group, stage: Stage, tiles: dict[str, Var]) -> tuple[tuple[str, ...], list[Var]]:
+    """Tiles of space in bands along its first axis: untuned one, inside of the loop over blocks of channels.
+
+    Args:
+        g: the group, logical.
+        stage: of the result.
+        tiles: the loops over tiles, by axes; the first becomes that over the tiles of a band.
+    Returns:
+        the order of the loops over ``blocks`` and over ``bands``, and the latter loop.
+    Raises:
+        ScheduleError: tiles cannot be cut evenly into bands.
+    """
+    first, extent = next(iter(tiles)), g.outputs[0].shape[2]
+    nest = g.knobs.permutation("nest", BANDS)
+    bands, _ = g.knobs.factors("bands", extent, 2, default=(1, extent))
+    count = tiles[first].hi + 1
+    g.knobs.require(count % bands == 0, "tiles of space cannot be cut evenly into so many bands")
+    if not several(bands):
+        return nest, []
+    band, tiles[first] = stage.split(tiles[first], count // bands)
+    return nest, [band]
 
 
 def _ask_inner(g: Group, name: str, axis: Var, most: int, usual: int) -> int:
@@ -157,8 +195,8 @@ def _ask_order(g: Group, name: str, names: Sequence[str], usual: str) -> Sequenc
     return names if outside == "space" else [channels, *space]
 
 
-def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int, sums: int) -> None:
-    """The sums of a register tile: terms outside, in the order of the knobs, some of them unrolled."""
+def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int, sums: int, *, ordered: bool) -> list[Var]:
+    """The sums of a register tile: terms outside, in the order of the knobs, some of them unrolled; gives the loops."""
     *data, space, channels = local.op.axes
     panel = data.pop(tiling.lead + tiling.levels * len(tiling.names) - 1)
     # a number that all lanes share meets all vectors that it is multiplied by, and then its register is free again
@@ -168,11 +206,12 @@ def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int, sums
     else:
         vector, lane = local.split(space, min(lanes, space.hi + 1))
         tile = [panel, channels, *data, vector]
-    loops, _ = ask_terms(g.knobs, local, tiling, sums, MOST_UNROLLED)
+    loops, _ = ask_terms(g.knobs, local, tiling, sums, MOST_UNROLLED, ordered=ordered)
     local.reorder(*loops, *tile, lane)
     local.vectorize(lane)
     for a in tile:
         local.unroll(a)
+    return loops
 
 
 def _fits(g: Group, target: Cpu) -> bool:

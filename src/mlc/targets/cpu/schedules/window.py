@@ -10,12 +10,14 @@ from mlc.ir.types import i8, i32, u8
 from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
+from mlc.lower.symbolic import plain
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Tile
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.tile import ask_tile, rows_of_vectors
+from mlc.targets.cpu.schedules.window_rows import blocked_row_loops, row_loops
 from mlc.targets.groups.group import (
     Group,
     accumulate_in_registers,
@@ -47,6 +49,7 @@ TASKS = 8  # parts of the work that a few threads can share evenly
 # Tasks ahead, whose rows come while these are computed. Rows of many tiles at once are more streams than processors
 # follow by themselves (measured on Zen 5, data from the third-level cache: 0.86 to 0.97 of the time).
 FETCH_AHEAD = 2
+AHEAD = (1, 2, 4, 8)  # of these where there is one row only
 
 
 def window_of(g: Group) -> te.Compute | None:
@@ -129,16 +132,22 @@ def _plain(g: Group, op: te.Compute, target: Cpu) -> Schedule:
         block: tuple[int, int] | None = _block(p.anchor, role, copied[0].shape, tile, room, grain)
     else:
         block = grain if grain[0] * grain[1] > 1 else None
-    walk = g.knobs.permutation("walk", ("columns", "rows"))
-    at, tiles = _plain_loops(s[p.outputs[0]], lanes, tile, block, walk)
+    if len(whole.shape) > 3:
+        walk = g.knobs.permutation("walk", ("columns", "rows"))
+        at, tiles = _plain_loops(s[p.outputs[0]], lanes, tile, block, walk)
+    else:
+        at, tiles = row_loops(s[p.outputs[0]], lanes, tile, block, g.knobs)
     source = None if copies else _fetched(p.anchor)
     if source is not None:
         beyond = sum(t.size * t.dtype.itemsize for t in (source, p.outputs[0])) > target.l1
         fetch = g.knobs.category("prefetch", (False, True), default=beyond)
         one_piece = grain[0] == 1 or grain[1] * tile.rows >= whole.shape[-2]
         g.knobs.require(one_piece or not fetch, "rows of several channels lie apart, and are not fetched")
+        distance = FETCH_AHEAD
+        if len(whole.shape) < 4:
+            distance = plain(g.knobs.discrete("ahead", AHEAD, default=FETCH_AHEAD))
         if fetch:
-            s[p.outputs[0]].prefetch(source, at, tiles, distance=FETCH_AHEAD, level=1)
+            s[p.outputs[0]].prefetch(source, at, tiles, distance=distance, level=1)
     local = s[window]
     local.compute_at(s[p.outputs[0]], tiles)
     data, reduce = list(local.op.axes), list(local.op.reduce_axes)
@@ -487,6 +496,8 @@ def _blocked_loops(stage: Stage, knobs: Knobs, target: Cpu, most: int) -> tuple[
     """
     *outer, width, lane = stage.op.axes
     least = best_divisor(width.hi + 1, most, 4)
+    if len(outer) < 3:
+        return blocked_row_loops(stage, knobs, target, least)
     few = [k for k in divisors(width.hi + 1) if k < target.registers]
     columns = knobs.discrete("columns", few, default=least)
     wo, wi = stage.split(width, columns)
