@@ -1,7 +1,7 @@
 """What layouts are worth on the accelerator VDLA: searches of loops alone, and of layouts and loops together.
 
     python -m benchmarks.vdla_layouts                          # some layers
-    python -m benchmarks.vdla_layouts --dram-latency 200
+    python -m benchmarks.vdla_layouts --vdla dram_latency=200
     python -m benchmarks.vdla_layouts --network resnet8        # the layers of a network of the zoo, and its regions
 
 Every layer is searched with as many trials either way, by the same explorer. Cycles are those of the timing simulator,
@@ -189,9 +189,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--trials", type=int, default=64, metavar="N", help="of each layer and search (default 64)")
     parser.add_argument("--explorer", default="guided", help="which one searches (default guided)")
     parser.add_argument("--levels", type=int, default=1, choices=(1, 2), help="of layouts (default 1)")
-    parser.add_argument("--dram-latency", type=int, default=48, metavar="CYCLES", help="of the memory (default 48)")
+    parser.add_argument("--vdla", action="append", default=[], metavar="FIELD=VALUE", help="of the hardware record")
     options = parser.parse_args(arguments)
-    target = VdlaTarget.from_options({"dram_latency": str(options.dram_latency)})
+    target = VdlaTarget.from_options(dict(field.split("=", 1) for field in options.vdla))
     search = target, options.trials, options.explorer
     if options.network is not None:
         graph = network(options.network)
