@@ -31,7 +31,7 @@ from mlc.rewrite.group import body_of, is_group
 from mlc.rewrite.memory import MemoryPlan, Space
 from mlc.rewrite.offload import Decision
 from mlc.rewrite.precision import precisions
-from mlc.rewrite.recurrence import graphs
+from mlc.rewrite.recurrence import body_of_scan, graphs, is_scan
 from mlc.rewrite.region import COPY_TO, activations, is_region, on_device
 from mlc.runtime import (
     DeviceCall,
@@ -389,15 +389,27 @@ def _device_step(n: Node, host: Compiled, programs: Mapping[str, _Program]) -> S
 def _step_specs(host: Compiled, programs: Mapping[str, _Program]) -> tuple[StepSpec, ...]:
     specs, plan = [], host.plan
     flops: dict[str, int] = {}  # of each kernel
+
+    def spec(n: Node, results: tuple[ResultSpec, ...], parts: tuple[StepSpec, ...] = (), rounds: int = 1) -> StepSpec:
+        kernel = host.of_node.get(n)  # copies and loops have none
+        work = flops[kernel] if kernel in flops else operations_of(n)
+        if kernel is not None:
+            flops[kernel] = work
+        # recurrences within recurrences may take any number
+        work, traffic = (min(rounds * count, MAX_INT) for count in (work, traffic_of(n)))
+        return StepSpec(kernel or n.op.name, n.sources, work, traffic, results, parts=parts)
+
+    def parts_of_loop(n: Node) -> tuple[StepSpec, ...]:
+        inner, rounds = host.plans[body_of_scan(n)], n.attrs["rounds"]
+        steps = [spec(m, (), rounds=rounds) for m in inner.steps]
+        return (*steps, *(StepSpec("copy", (), 0, min(2 * rounds * c.nbytes, MAX_INT), ()) for c in inner.copies))
+
     for n in plan.steps:
         if on_device(n):
             specs.append(_device_step(n, host, programs))
             continue
         results = tuple(_result_spec(v, plan) for v in n.outputs)
-        kernel = host.of_node.get(n, n.op.name)
-        if kernel not in flops:
-            flops[kernel] = min(operations_of(n), MAX_INT)  # recurrences within recurrences may take any number
-        specs.append(StepSpec(kernel, n.sources, flops[kernel], min(traffic_of(n), MAX_INT), results))
+        specs.append(spec(n, results, parts_of_loop(n) if is_scan(n) else ()))
     specs += [StepSpec("copy", (), 0, 2 * c.nbytes, ()) for c in plan.copies]
     return tuple(specs)
 

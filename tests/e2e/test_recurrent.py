@@ -172,3 +172,22 @@ def test_gated_linear_units(rows, units):
     ]
     model = network(nodes, feeds, ["z"], stored)
     assert_same(compiled(model, feeds), reference(model, feeds), tolerance=1e-5)
+
+
+def test_a_profile_has_every_kernel_of_a_round():
+    rng = np.random.default_rng(0)
+    stored = {"w": rng.normal(size=(1, 64, 7)), "r": rng.normal(size=(1, 64, 16))}
+    stored = {name: array.astype(np.float32) for name, array in stored.items()}
+    feeds = {"x": rng.normal(size=(6, 2, 7)).astype(np.float32)}
+    nodes = [helper.make_node("LSTM", ["x", "w", "r"], ["y"], "lstm", hidden_size=16)]
+    package = mlc.compile(load(network(nodes, feeds, ["y"], stored)))
+    (loop,) = [step for step in package.manifest.steps if step.parts]
+    assert loop.flops == sum(part.flops for part in loop.parts) > 0
+    with package.load(1) as module:
+        times = module.profile(feeds, repeats=3)
+        want = module.run(feeds)
+    shown = [part for step in package.manifest.steps for part in (step.parts or (step,))]
+    assert [t.step for t in times] == shown
+    assert all(len(t.ns) == 3 and t.min_ns >= 0 for t in times)
+    assert sum(t.median_ns for t in times if t.step in loop.parts) > 0
+    assert np.isfinite(want["y"]).all()

@@ -85,7 +85,7 @@ void mlc_profile(const void *const *inputs, void *const *outputs, const void *pa
 /* Runs step i alone, after steps 0 to i - 1. */
 void mlc_step(const void *const *inputs, void *const *outputs, const void *params, void *workspace, mlc_pool *pool,
               int64_t i);
-
+{parts}
 #ifdef __cplusplus
 }}
 #endif
@@ -93,6 +93,13 @@ void mlc_step(const void *const *inputs, void *const *outputs, const void *param
 #endif
 """
 
+
+_PARTS = """\
+/* Runs step i, one of {which}, and adds to ns[k] the nanoseconds of its part k, of all rounds together; there are
+ * {counts}. */
+void mlc_parts(const void *const *inputs, void *const *outputs, const void *params, void *workspace, mlc_pool *pool,
+               int64_t i, int64_t *ns);
+"""
 
 _SEED = """
  * The model draws random numbers. The uint64_t of input MLC_INPUT_{name} decides all of them: the same seed gives the
@@ -136,7 +143,13 @@ def c_header(manifest: Manifest) -> str:
         for new, old in manifest.updates.items()
     ]
     updates = _UPDATES.format(count=len(pairs), pairs="\n * ".join(pairs)) if pairs else ""
+    loops = {i: len(step.parts) for i, step in enumerate(manifest.steps) if step.parts}
+    parts = ""
+    if loops:
+        which, counts = (", ".join(map(str, numbers)) for numbers in (loops, loops.values()))
+        parts = _named(_PARTS, symbols).format(which=which, counts=counts)
     return _named(_HEADER, symbols).format(
+        parts=parts,
         seed=seed,
         updates=updates,
         device=device,

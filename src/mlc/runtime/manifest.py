@@ -72,6 +72,7 @@ class StepSpec:
         bytes: bytes that must be read and written at least once.
         results: what it leaves behind in the host's memory.
         device: what the device has to do; ``None`` is a step of the native code.
+        parts: steps that this one repeats, of which those of all rounds count together; without results or parts.
     """
 
     kernel: str
@@ -80,27 +81,42 @@ class StepSpec:
     bytes: int
     results: tuple[ResultSpec, ...]
     device: DeviceCall | None = None
+    parts: tuple[StepSpec, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        step = {
+        step: dict[str, Any] = {
             "kernel": self.kernel,
             "sources": list(self.sources),
             "flops": self.flops,
             "bytes": self.bytes,
             "results": [result.to_json() for result in self.results],
         }
-        return step if self.device is None else {**step, "device": self.device.to_json()}
+        if self.device is not None:
+            step["device"] = self.device.to_json()
+        if self.parts:
+            step["parts"] = [part.to_json() for part in self.parts]
+        return step
 
     @classmethod
     def from_json(cls, value: object, where: str) -> StepSpec:
         fields = Fields(value, where)
+        parts = fields.maybe("parts", lambda items, place: as_list(items, place, cls._part)) or ()
+        return cls._of(fields, fields.maybe("device", DeviceCall.from_json), parts)
+
+    @classmethod
+    def _part(cls, value: object, where: str) -> StepSpec:
+        return cls._of(Fields(value, where))
+
+    @classmethod
+    def _of(cls, fields: Fields, device: DeviceCall | None = None, parts: tuple[StepSpec, ...] = ()) -> StepSpec:
         spec = cls(
             fields.take("kernel", as_text),
             fields.take("sources", _texts),
             fields.take("flops", as_integer),
             fields.take("bytes", as_integer),
             fields.take("results", lambda items, place: as_list(items, place, ResultSpec.from_json)),
-            fields.maybe("device", DeviceCall.from_json),
+            device,
+            parts,
         )
         fields.end()
         return spec

@@ -197,7 +197,8 @@ class Module:
         """Times every step of ``repeats`` runs, after one run that is not counted.
 
         A device's runs count by its own account, where it has one: a simulated device has the real one's times. Where a
-        device times kernels one by one, each of them is a step. Random numbers are those of seed 0.
+        device times kernels one by one, each of them is a step, and so is each part of a step that has some. Random
+        numbers are those of seed 0.
 
         Returns:
             one entry a step, in the model's order.
@@ -206,6 +207,8 @@ class Module:
             return self._device_profile(inputs, repeats)
         frame = self._aligned_frame(inputs)
         native = self._native
+        if native.parts is not None:
+            return self._profile_of_parts(frame, repeats)
         times = np.zeros((repeats + 1, len(self.manifest.steps)), np.int64)
         call = (*frame.pointers, *self._memory)
         with native.lock:
@@ -216,6 +219,27 @@ class Module:
             StepTime(step, tuple(column.tolist()))
             for step, column in zip(self.manifest.steps, times[1:].T, strict=True)
         ]
+
+    def _profile_of_parts(self, frame: _Frame, repeats: int) -> list[StepTime]:
+        """The same, of a model that has steps with parts."""
+        native, steps, call = self._native, self.manifest.steps, (*frame.pointers, *self._memory)
+        assert native.parts is not None
+        shown = [part for step in steps for part in (step.parts or (step,))]
+        times = np.zeros((repeats + 1, len(shown)), np.int64)
+        with native.lock:
+            native.require_open()
+            for row in times:
+                at = 0
+                for i, step in enumerate(steps):
+                    slots = row[at : at + (len(step.parts) or 1)]
+                    at += len(slots)
+                    if step.parts:
+                        native.parts(*call, i, address(slots))
+                        continue
+                    start = time.perf_counter_ns()
+                    native.step(*call, i)
+                    slots[0] = time.perf_counter_ns() - start
+        return [StepTime(step, tuple(column.tolist())) for step, column in zip(shown, times[1:].T, strict=True)]
 
     def _device_profile(self, inputs: Mapping[str, np.ndarray], repeats: int) -> list[StepTime]:
         """The same, of a model that is on a device for a part."""
@@ -383,7 +407,8 @@ def load_module(path: str | os.PathLike[str], threads: int | None = None, device
             check_device(package.manifest.target)
             # the device first: what it refuses leaves no threads behind
             side = _device_side(package, device)
-            return Module(package, NativeModel(code, threads, package.manifest.symbols), threads, side)
+            parts = any(step.parts for step in package.manifest.steps)
+            return Module(package, NativeModel(code, threads, package.manifest.symbols, parts=parts), threads, side)
         except DeviceError as error:
             raise DeviceError(f"{os.fspath(path)}: {error.message}", hint=error.hint) from None
         except PackageError as error:

@@ -19,6 +19,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "run": (ctypes.c_int32, _CALL),
     "profile": (None, (*_CALL, _POINTER)),
     "step": (None, (*_CALL, _I64)),
+    "parts": (None, (*_CALL, _I64, _POINTER)),
     "pool_create": (_POINTER, (ctypes.c_int32,)),
     "pool_destroy": (None, (_POINTER,)),
 }
@@ -55,27 +56,31 @@ def check_device(target: TargetSpec) -> None:
 class NativeModel:
     """A model's object code, linked into this process, with a pool of threads.
 
-    The calls (``run``, ``profile``, ``step``) take addresses and release the interpreter's lock. They must be made with
-    ``lock`` held and after ``require_open``.
+    The calls (``run``, ``profile``, ``step``, ``parts``) take addresses and release the interpreter's lock. They must
+    be made with ``lock`` held and after ``require_open``.
 
     Args:
         code: a relocatable object that exports the model's calls.
         threads: threads of the pool, the caller included, 1 .. 1024.
         symbols: what the names of its calls begin with.
+        parts: whether some of its steps have parts.
     Raises:
         PackageError: the object cannot be linked.
         DeviceError: the threads cannot be started.
     """
 
-    def __init__(self, code: bytes, threads: int, symbols: str = SYMBOLS) -> None:
+    def __init__(self, code: bytes, threads: int, symbols: str = SYMBOLS, *, parts: bool = False) -> None:
         self.lock = threading.Lock()
         self._process = os.getpid()
-        self._jit, self._code = link(code, [f"{symbols}_{name}" for name in _SIGNATURES])
+        names = [name for name in _SIGNATURES if parts or name != "parts"]
+        self._jit, self._code = link(code, [f"{symbols}_{name}" for name in names])
         calls = {
             name: ctypes.CFUNCTYPE(result, *arguments)(self._code[f"{symbols}_{name}"])
             for name, (result, arguments) in _SIGNATURES.items()
+            if name in names
         }
         self.run, self.profile, self.step = calls["run"], calls["profile"], calls["step"]
+        self.parts = calls.get("parts")
         self._destroy = calls["pool_destroy"]
         self.pool: int | None = calls["pool_create"](threads)
         if self.pool is None:

@@ -66,6 +66,15 @@ def test_the_header_says_which_outputs_may_lie_over_inputs(handmade: Any) -> Non
     assert " * NET_OUTPUT_y over NET_INPUT_x" in header.splitlines()
 
 
+def test_the_header_has_a_call_for_loops_where_there_are_some(handmade: Any) -> None:
+    assert "mlc_parts" not in c_header(handmade.manifest)
+    first, last = handmade.manifest.steps
+    parts = (replace(first, results=()),)
+    header = c_header(replace(handmade.manifest, steps=(first, replace(last, parts=parts * 2)), symbols="net"))
+    assert "/* Runs step i, one of 1, and adds to ns[k] the nanoseconds of its part k, of all rounds" in header
+    assert "there are\n * 2. */\nvoid net_parts(" in header
+
+
 @needs_cc
 def test_the_example_gives_the_executor_s_results(handmade: Any, handmade_tar: Path, tmp_path: Path) -> None:
     with open_package(handmade_tar) as package:

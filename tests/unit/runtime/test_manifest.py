@@ -27,6 +27,9 @@ sums = st.text("0123456789abcdef", min_size=64, max_size=64)
 tensors = st.builds(TensorSpec, texts, dtypes, shapes)
 
 
+PART: dict[str, object] = {"kernel": "k", "sources": [], "flops": 1, "bytes": 8, "results": []}
+
+
 def unique(specs: st.SearchStrategy) -> st.SearchStrategy:
     return st.lists(specs, max_size=3, unique_by=lambda spec: spec.name).map(tuple)
 
@@ -51,7 +54,9 @@ def results(draw: st.DrawFn) -> ResultSpec:
 
 @st.composite
 def manifests(draw: st.DrawFn) -> Manifest:
-    steps = st.builds(StepSpec, texts, st.lists(texts, max_size=2).map(tuple), counts, counts, unique(results()))
+    names = st.lists(texts, max_size=2).map(tuple)
+    parts = st.lists(st.builds(StepSpec, texts, names, counts, counts, st.just(())), max_size=2).map(tuple)
+    steps = st.builds(StepSpec, texts, names, counts, counts, unique(results()), st.none(), parts)
     params = [ParamSpec(t.name, t.dtype, t.shape, 64 * i) for i, t in enumerate(draw(unique(tensors)))]
     members = draw(st.dictionaries(texts, st.builds(MemberSpec, sums, counts), max_size=3))
     return Manifest(
@@ -155,6 +160,8 @@ def edited(manifest: Manifest, path: str, value: object) -> dict:
         ("params.1.offset", 65, r"params\[1\]\.offset: expected a multiple of 64, got 65"),
         ("params.1.offset", 128, r"params\[1\]: bytes 128 to 148 lie outside a space of 128 bytes"),
         ("steps.0.flops", -1, r"steps\[0\]\.flops: expected an integer"),
+        ("steps.0.parts", [PART | {"bytes": "8"}], r"steps\[0\]\.parts\[0\]\.bytes: expected an integer"),
+        ("steps.0.parts", [PART | {"parts": []}], r"steps\[0\]\.parts\[0\]"),
         (
             "steps.0.results.0.space",
             "heap",

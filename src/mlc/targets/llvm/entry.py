@@ -1,16 +1,16 @@
-"""Entry points of a compiled model: ``mlc_run``, ``mlc_step`` and ``mlc_profile`` over its steps."""
+"""Entry points of a compiled model: ``mlc_run``, ``mlc_step``, ``mlc_profile`` and ``mlc_parts`` over its steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlc.targets.base import CallSpec, Step
+from mlc.targets.base import CallSpec, LoopSpec, Step
 from mlc.targets.llvm.clock import CLOCK
-from mlc.targets.llvm.steps import ARGS, PASS, step_function, table_of
+from mlc.targets.llvm.steps import ARGS, PASS, step_function, table_of, timed_loop
 
 
 def entry_points(steps: Sequence[Step], *, whole: bool = True) -> str:
-    """LLVM IR of one function a step, a table of them, and the three entry points, which walk the table.
+    """LLVM IR of one function a step, a table of them, and the entry points, which walk the table.
 
     What is not ``whole`` has ``mlc_run`` alone: a candidate is run, and each further function costs LLVM half a
     millisecond for its hundred passes.
@@ -26,7 +26,7 @@ def entry_points(steps: Sequence[Step], *, whole: bool = True) -> str:
             *(step_function(f"mlc.step{k}", step) for k, step in enumerate(steps)),
             table,
             _run(len(steps), partial),
-            *([_walks(len(steps), partial)] if whole else []),
+            *([_walks(len(steps), partial), *_parts(steps)] if whole else []),
         ]
     )
 
@@ -107,3 +107,25 @@ done:
   ret void
 }}
 """
+
+
+def _parts(steps: Sequence[Step]) -> list[str]:
+    """``mlc_parts``, which runs the loop that is step ``i`` and adds the nanoseconds of its step ``k`` to ``ns[k]``.
+
+    A model without loops has none.
+    """
+    loops = {k: step for k, step in enumerate(steps) if isinstance(step, LoopSpec)}
+    if not loops:
+        return []
+    cases = " ".join(f"i64 {k}, label %loop{k}" for k in loops)
+    calls = "".join(f"loop{k}:\n  call void @mlc.step{k}.timed({PASS}, ptr %ns)\n  br label %done\n" for k in loops)
+    return [
+        *(timed_loop(f"mlc.step{k}", step) for k, step in loops.items()),
+        f"""\
+define void @mlc_parts({ARGS}, i64 noundef %i, ptr noundef %ns) #0 {{
+  switch i64 %i, label %done [ {cases} ]
+{calls}done:
+  ret void
+}}
+""",
+    ]

@@ -120,7 +120,31 @@ def _call(name: str, step: CallSpec) -> str:
     return "\n".join([*lines, "  ret void", "}", ""])
 
 
+def timed_loop(name: str, step: LoopSpec) -> str:
+    """LLVM IR of the internal function ``@name.timed``, which belongs to the function ``@name`` of a loop.
+
+    It does the same, and adds the nanoseconds of the loop's step ``i`` to ``ns[i]``, its last argument.
+    """
+    return _rounds(name, step, timed=True)
+
+
 def _loop(name: str, step: LoopSpec) -> str:
+    names = [f"{name}.{k}" for k in range(len(step.steps))]
+    inner = [step_function(n, s) for n, s in zip(names, step.steps, strict=True)]
+    return "\n".join([*inner, table_of(f"{name}.steps", names), _rounds(name, step)])
+
+
+_TIMED = """\
+  %after = call i64 @mlc.now()
+  %took = sub i64 %after, %before
+  %slot = getelementptr inbounds i64, ptr %ns, i64 %i
+  %old = load i64, ptr %slot, align 8
+  %new = add i64 %old, %took
+  store i64 %new, ptr %slot, align 8
+"""
+
+
+def _rounds(name: str, step: LoopSpec, *, timed: bool = False) -> str:
     """Rounds of a walk over a table of steps, with pointers that advance."""
     before: list[str] = []  # where everything is, found once
     each: list[str] = []  # where this round's inputs and outputs are
@@ -158,14 +182,11 @@ def _loop(name: str, step: LoopSpec) -> str:
     for slot, table, k, pointer in slots:
         before.append(f"  {slot} = getelementptr inbounds ptr, ptr {table}, i64 {k}")
         each.append(f"  store ptr {pointer}, ptr {slot}, align 8")
-    names = [f"{name}.{k}" for k in range(len(step.steps))]
-    found, rounds = "\n".join(before), "\n".join(each)
-    return "\n".join(
-        [
-            *(step_function(n, s) for n, s in zip(names, step.steps, strict=True)),
-            table_of(f"{name}.steps", names),
-            f"""\
-define internal void @{name}({ARGS}) #0 {{
+    found, rounds, count = "\n".join(before), "\n".join(each), len(step.steps)
+    header = f"@{name}.timed({ARGS}, ptr noundef %ns)" if timed else f"@{name}({ARGS})"
+    start, end = ("  %before = call i64 @mlc.now()\n", _TIMED) if timed else ("", "")
+    return f"""\
+define internal void {header} #0 {{
 entry:
   %own.inputs = alloca [{len(inputs)} x ptr], align 8
   %own.outputs = alloca [{len(outputs)} x ptr], align 8
@@ -182,12 +203,14 @@ round:
   br label %head
 head:
   %i = phi i64 [ 0, %round ], [ %next, %body ]
-  %more = icmp ult i64 %i, {len(names)}
+  %more = icmp ult i64 %i, {count}
   br i1 %more, label %body, label %end
 body:
-  %at = getelementptr inbounds [{len(names)} x ptr], ptr @{name}.steps, i64 0, i64 %i
+  %at = getelementptr inbounds [{count} x ptr], ptr @{name}.steps, i64 0, i64 %i
   %step = load ptr, ptr %at, align 8
+{start}\
   call void %step(ptr %own.inputs, ptr %own.outputs, ptr %params, ptr %own.workspace, ptr %pool)
+{end}\
   %next = add i64 %i, 1
   br label %head
 end:
@@ -196,6 +219,4 @@ end:
 done:
   ret void
 }}
-""",
-        ]
-    )
+"""

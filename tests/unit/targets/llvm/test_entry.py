@@ -68,7 +68,40 @@ def test_a_loop_has_functions_and_a_table_of_its_own_steps() -> None:
     rows = RowSpec(("input", 3), 8, True)
     loop = LoopSpec(7, (inner, inner), ((("input", 0), ("output", 0), 64, 128),), (rows,), (("param", 32),), (), 256)
     text = entry_points([loop])
-    assert re.findall(r"define internal void @([\w.]+)\(", text) == ["mlc.step0.0", "mlc.step0.1", "mlc.step0"]
+    names = re.findall(r"define (?:internal )?void @([\w.]+)\(", text)
+    assert names == [
+        "mlc.step0.0",
+        "mlc.step0.1",
+        "mlc.step0",
+        "mlc_step",
+        "mlc_profile",
+        "mlc.step0.timed",
+        "mlc_parts",
+    ]
     assert "@mlc.step0.steps = internal constant [2 x ptr] [ptr @mlc.step0.0, ptr @mlc.step0.1]" in text
     assert "%back = sub i64 6, %t" in text
     assert "mul i64 %back, 8" in text
+
+
+def test_parts_of_loops_are_timed_by_functions_of_their_own() -> None:
+    inner = CallSpec("k", (("input", 0), ("output", 0)))
+    loop = LoopSpec(
+        3, (inner, inner), (), (RowSpec(("input", 0), 8, False),), (), (RowSpec(("output", 0), 8, False),), 0
+    )
+    text = entry_points([step(0), loop, step(1), loop])
+    assert "switch i64 %i, label %done [ i64 1, label %loop1 i64 3, label %loop3 ]" in text
+    plain, timed = (re.search(rf"define internal void @mlc.step1{end}\(.*?\n}}", text, re.S) for end in ("", ".timed"))
+    assert plain
+    assert timed
+    more = [line for line in timed[0].splitlines() if line not in plain[0].splitlines()]
+    assert [line.split(" #0")[0].strip() for line in more[1:]] == [
+        "%before = call i64 @mlc.now()",
+        "%after = call i64 @mlc.now()",
+        "%took = sub i64 %after, %before",
+        "%slot = getelementptr inbounds i64, ptr %ns, i64 %i",
+        "%old = load i64, ptr %slot, align 8",
+        "%new = add i64 %old, %took",
+        "store i64 %new, ptr %slot, align 8",
+    ]
+    assert "mlc_parts" not in entry_points([step(0)])
+    assert "timed" not in entry_points([loop], whole=False)
