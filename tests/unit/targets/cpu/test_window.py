@@ -9,10 +9,14 @@ from mlc.ir.loop import Allocate, For, Function, walk
 from mlc.ir.types import f32
 from mlc.lower.build import build
 from mlc.ops import get
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import get_target
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.window import schedule_window
 from mlc.targets.groups.group import Group
 from mlc.targets.x86.record import record_for
+from mlc.tuning.task import candidate, tasks_of
+from tests.unit.targets.cpu.operators import convolution
 
 TARGETS = [record_for(cpu) for cpu in ("skylake-avx512", "haswell")]
 
@@ -37,6 +41,17 @@ def test_a_block_copies_only_the_channels_that_it_reads(target, multiplier: int,
 def test_rows_that_are_missing_from_the_last_tile_are_not_tested_in_all(size: int, tasks: int) -> None:
     fn = _depthwise(24, size, record_for("haswell"))
     assert next(s for s in walk(fn.body) if isinstance(s, For)).extent == tasks
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_lanes_beyond_the_channels_are_read_as_they_are(stride: int) -> None:
+    """They compute what nobody reads: to tell them apart would cost as much as some of the products."""
+    target = get_target("x86 -mcpu=znver4")
+    graph = convolution(1, 24, (13, 13), 24, 3, stride=stride, groups=24, blocked=True)
+    task = tasks_of(graph, target, CompileOptions("m", "test", ""), Observer())[-1]
+    text = str(target.kernel(candidate(task, target, task.space.default), "k"))
+    assert "p0: f32[1,2,15,15,16]" in text  # a block is ragged, and a margin in place of a border
+    assert "select" not in text
 
 
 def _depthwise(channels: int, size: int, target: Cpu) -> Function:

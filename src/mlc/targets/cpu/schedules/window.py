@@ -453,6 +453,8 @@ def _blocked(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     if border is not None:
         extra[role.data] = blocked(role.data.shape, 1, target.lanes)
         copied = not small or any(t.op is not None or t not in g.layouts for t in border.inputs)
+    elif role.data.op is not None and _lies_in_blocks(role.data, g):
+        extra[role.data] = blocked(role.data.shape, 1, target.lanes)  # lanes beyond the channels are read as they are
     p = g.apply(extra)
     assert p.anchor is not None
     pads = p.anchor.inputs[:1] if copied else []
