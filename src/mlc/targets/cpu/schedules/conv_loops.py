@@ -117,7 +117,7 @@ def chunked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, cop
     sums.vectorize(oi)
     local.compute_at(sums, walk[-1])
     above = _tile_body(s, local, len(space), plan, target, dot)
-    weights = p.anchor.inputs[1]
+    weights = p.anchor.inputs[-1]  # the only one where a tensor is convolved with itself
     if plan.panels == 1 and not plan.taps_first and assumed(plan.prefetch):
         # chunks follow one another in memory, the last of some channels too
         local.prefetch(weights, k, _in_passing(cut.chunk, walk, above, plan, target), level=2)
@@ -153,7 +153,7 @@ def blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, cop
     wo, wi = stage.split(space[-1], tile.rows)
     walk = _walked(plan, panels, space[:-1], wo)
     stage.reorder(*outside, *walk, ov, wi, oi)
-    weights = p.anchor.inputs[1]
+    weights = p.anchor.inputs[-1]  # the only one where a tensor is convolved with itself
     many = flat and wo.hi + 1 >= PREFETCHED_FROM
     if plan.columns:
         stage.unroll(wo)
@@ -330,7 +330,7 @@ def _is_near(t: te.Tensor, target: Cpu) -> bool:
 def _fetch_ahead(local: Stage, loops: Sequence[Var], distance: int) -> None:
     """Fetch weights so many bytes before they are used, in the innermost of some loops over the terms of a sum."""
     inner = [a for a in loops if a.hi > 0][-1:]
-    weights = local.op.inputs[1]
+    weights = local.op.inputs[-1]
     for a in inner:
         times = size_of([b.hi + 1 for b in loops])
         each = weights.size * weights.dtype.itemsize // weights.shape[0] // times

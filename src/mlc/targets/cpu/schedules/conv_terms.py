@@ -79,7 +79,7 @@ def fetch_weights(knobs: Knobs, local: Stage, conv: te.Compute, tiles: Var, at: 
     Raises:
         ScheduleError: they do not.
     """
-    weights = conv.inputs[1]
+    weights = conv.inputs[-1]
     if weights.op is not None:
         return
     ahead = knobs.discrete("fetch_weights", AHEAD, default=0)

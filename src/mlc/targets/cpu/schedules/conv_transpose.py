@@ -219,7 +219,7 @@ def transposed_blocked(g: Group, target: Cpu) -> Schedule:
         tile.rows * tile.vectors * nest.held * steps * size_of([a.hi + 1 for a in taps]) * whole <= MOST_WRITTEN,
         "too much is unrolled",
     )
-    weights = p.anchor.inputs[1]
+    weights = p.anchor.inputs[-1]
     if weights.op is None:
         ahead = plain(g.knobs.discrete("fetch_weights", AHEAD, default=0))
         if ahead:  # no loop depends on it
