@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 from mlc.api.models import Model
 from mlc.errors import OutputError, UnsupportedError, UsageError
 from mlc.runtime.manifest import SYMBOLS, is_prefix
+from mlc.runtime.native import available_cores
 from mlc.settings import WEIGHT_TYPES, CompileOptions
 
 if TYPE_CHECKING:
     from mlc.targets.base import Target
+
+# Threads that share the kernels of a slice of a batch: it has few tasks for more, which would wait for one another.
+SLICED_THREADS = 8
 
 
 def compile_options(
@@ -34,13 +38,14 @@ def compile_options(
     max_kernels: int | None = None,
     memory: int | None = None,
     functions: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
 ) -> CompileOptions:
     """How to compile a model, from the arguments of the public functions.
 
     Args:
         name: that the user gave; the model's own, and symbols that begin with ``mlc``, unless given.
         model, opt_level, disabled_passes, fast_math, verify, check_regions, list_layouts, keep_assembly, weights, bf16,
-            fp16, keep_f32, max_kernels, memory, functions: as for ``compile``.
+            fp16, keep_f32, max_kernels, memory, functions, threads: as for ``compile``.
     Raises:
         UsageError: no C identifier can begin with the name; weights cannot be stored in such a type.
     """
@@ -51,6 +56,8 @@ def compile_options(
             f"the name {name!r} cannot begin a C identifier, as it does in the calls of the package",
             hint="use letters, digits and _, 64 at most, the first a letter; for example detector",
         )
+    if (available_cores() if threads is None else threads) > SLICED_THREADS:
+        disabled_passes = (*disabled_passes, "slices")
     return CompileOptions(
         name=name or model.info.name or Path(model.info.path).stem or "model",
         source=model.info.path,

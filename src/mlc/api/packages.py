@@ -163,8 +163,8 @@ def compile(
             given, those are looked into that come with this program for such processors, and those that ``tune`` has
             left in the user's cache.
         require_tuned: refuse to compile a kernel that the records have nothing for.
-        threads: that will run the model, as far as is known: records of as many are preferred. All cores of this
-            machine unless given.
+        threads: that will run the model, as far as is known: records of as many are preferred, and more than eight do
+            not run batches in slices. All cores of this machine unless given.
         name: of the model in its package, and what every symbol that the package exports begins with, so that several
             models fit into one C program; unless given, the model's own, and ``mlc``.
         weights: ``f16``, ``bf16``, ``int8`` or ``int4``: the type in which constant operands of matrix products are
@@ -212,6 +212,7 @@ def compile(
         max_kernels=max_kernels,
         memory=memory,
         functions=functions,
+        threads=threads,
     )
     watch = _Watch(observer or Observer(), None if dump_dir is None else Path(dump_dir))
     machine = get_target(target)

@@ -106,6 +106,7 @@ def build_candidates(
         bf16=bf16,
         fp16=fp16,
         keep_f32=keep_f32,
+        threads=threads,
     )
     return build_ahead(
         model.graph,
@@ -208,6 +209,7 @@ def tune(
         bf16=bf16,
         fp16=fp16,
         keep_f32=keep_f32,
+        threads=threads,
     )
     journal = journal_of(cache, compiling.name, model.info.sha256) if records is None else Path(records)
     if records is None:

@@ -99,7 +99,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--threads", type=values.Whole(1, 1024), metavar="N",
-    help="Threads that will run the model: records of as many are preferred.  [default: all cores]",
+    help="Threads that will run the model: records of as many are preferred, and more than eight run no batches in"
+    " slices.  [default: all cores]",
 )  # fmt: skip
 @click.option("--max-memory", metavar="SIZE", help="Refuse a model that needs more to run, e.g. 512M.")
 @click.option(

@@ -24,11 +24,14 @@ class Peaks:
         transfer: bytes between memory and caches in a unit of time.
         compute: operations on f32 in a unit of time.
         launch: units of time that a step takes beside its work.
+        caches: from the nearest on that a step's operands may stay in, bytes that can be counted on and the bytes from
+            there in a unit of time.
     """
 
     transfer: float
     compute: float
     launch: float
+    caches: tuple[tuple[float, float], ...] = ()
 
     def time(self, nbytes: float, operations: float, steps: float = 1) -> float:
         """Units of time; of differences, the reward R: what is saved is positive.

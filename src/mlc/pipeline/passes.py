@@ -21,6 +21,7 @@ from mlc.rewrite.offload import Decision, offload, offload_groups
 from mlc.rewrite.pipeline import MAX_LEVEL, PASSES, GraphPass, passes_for, run_passes
 from mlc.rewrite.recurrence import map_bodies, settle_bodies
 from mlc.rewrite.shuffles import shuffle_blocks
+from mlc.rewrite.slices import use_slices
 from mlc.rewrite.weights import store_weights, use_bf16
 from mlc.rewrite.winograd import use_winograd
 from mlc.rewrite.words import use_words
@@ -34,6 +35,7 @@ LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them,
 REPEAT = GraphPass("repeat", lambda g: g, "compute again for each reader what is not worth keeping", MAX_LEVEL)
 
 WINOGRAD, ATTENTION, SHUFFLES, DENSE, OFFLOAD = "winograd", "attention", "shuffles", "dense", "offload"
+SLICES = "slices"
 BYTES, BITS, WORDS, WEIGHTS, BF16, FP16, SUMS = "bytes", "bits", "words", "weights", "bf16", "fp16", "sums"
 WORTH_BITS = 1.1  # times as fast as bytes that products of bits have to be expected to be
 
@@ -41,7 +43,7 @@ WORTH_BITS = 1.1  # times as fast as bytes that products of bits have to be expe
 def pass_names() -> list[str]:
     """The passes that may be left out, in their order; the last of them have a meaning for some targets only."""
     names = [p.name for p in PASSES if not p.required]
-    return [*names, REPEAT.name, LAYOUT.name, WINOGRAD, ATTENTION, SHUFFLES, DENSE, OFFLOAD, BYTES, BITS, WORDS]
+    return [*names, REPEAT.name, LAYOUT.name, WINOGRAD, ATTENTION, SHUFFLES, DENSE, SLICES, OFFLOAD, BYTES, BITS, WORDS]
 
 
 def optimise(
@@ -160,11 +162,17 @@ def optimise(
     # what the host is fast with matters where it multiplies
     types = () if whole else target.weight_types()
     words = GraphPass(WORDS, lambda g: use_words(g, choose, types), text, MAX_LEVEL)
+    slices = GraphPass(
+        SLICES,
+        lambda g: use_slices(g, target.peaks()),
+        "some images of a batch at a time through what keeps them apart, where caches hold what they leave",
+        MAX_LEVEL,
+    )
     division = GraphPass(OFFLOAD, divide, "divide the graph between the host and the accelerator", 0)
 
     def run(g: Graph, passes: Sequence[GraphPass]) -> Graph:
         # whether or not this level and this target have them
-        known = (REPEAT, LAYOUT, winograd, attention, shuffles, dense, bits, bytes_, words, division)
+        known = (REPEAT, LAYOUT, winograd, attention, shuffles, dense, slices, bits, bytes_, words, division)
         return run_passes(g, passes, later=known, disabled=disabled, check=options.verify, on_pass=watch.passed)
 
     def optimise_bodies(g: Graph) -> Graph:
@@ -185,6 +193,9 @@ def optimise(
     inside = tuple(
         replace(p, fn=lambda g: use_half_in_rounds(g, options.keep_f32)) if p.name == FP16 else p for p in inside
     )
+    if options.opt_level >= MAX_LEVEL and accelerator is None:
+        passes.insert(before, slices)  # before bodies, which are what it makes
+        before += 1
     passes[before:before] = narrow  # after the division: other accelerators may want bytes as they are
     if accelerator is not None:
         passes.insert(len(passes) if whole else before, division)

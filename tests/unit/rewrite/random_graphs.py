@@ -75,10 +75,14 @@ def _product(data: st.DataObject, n: Net, x: Value) -> Value:
     return n.matmul(n.clip(x, lo=-2.0, hi=2.0), n.w(k, data.draw(st.integers(1, 4)), seed=k))
 
 
-def random_graph(data: st.DataObject, most: int = 12) -> Graph:
-    """A graph of up to about ``most`` steps over one or two inputs; values of all sizes, read once or more."""
+def random_graph(data: st.DataObject, most: int = 12, batch: int = 2) -> Graph:
+    """A graph of up to about ``most`` steps over one or two inputs; values of all sizes, read once or more.
+
+    Args:
+        batch: first extent of the first input.
+    """
     n = Net()
-    pool = [n.x(2, 3, 4), n.x(3, 4, name="y")]
+    pool = [n.x(batch, 3, 4), n.x(3, 4, name="y")]
     for _ in range(data.draw(st.integers(1, most))):
         x = data.draw(st.sampled_from(pool[-4:]))
         kind = data.draw(st.sampled_from(KINDS))

@@ -27,6 +27,7 @@ SPILL = 2.5  # times that a step takes whose sums do not stay in registers (meas
 TILE_OVERHEAD = 24  # cycles around the steps of a tile: loop, addresses, first loads and last sums
 AHEAD = 256  # bytes of weights that cores without a look at later operations fetch before they are used
 USABLE = 0.75  # part of a cache that one operand can count on
+SHARED = 0.25  # part of a third-level cache that what one kernel leaves for the next can count on: others use it, too
 UNROLLED_SUMS = 64  # multiply-adds of a loop body; more do not hide more of the loop, and fill the instruction cache
 HIDDEN = 0.85  # part of the shorter of computing and loading that runs while the longer one does
 

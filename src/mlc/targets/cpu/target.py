@@ -22,6 +22,7 @@ from mlc.runtime.manifest import TargetSpec
 from mlc.runtime.native import check_device
 from mlc.targets.base import Artifact, Code, LayoutChoice, Step
 from mlc.targets.bench import Bench
+from mlc.targets.cpu.cost import SHARED, USABLE
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.functions import CompiledFunction
 from mlc.targets.llvm.module import Machine, ModuleText
@@ -105,7 +106,8 @@ class CpuTarget:
     def peaks(self) -> Peaks:
         record = self.record
         products = record.fmas * record.lanes / record.fma_operations
-        return Peaks(record.memory_bandwidth, 2 * products, record.launch)
+        caches = (record.l2 * USABLE, record.l2_bandwidth), (record.l3 * SHARED, record.l3_bandwidth)
+        return Peaks(record.memory_bandwidth, 2 * products, record.launch, caches)
 
     def algorithms(self, node: Node) -> Sequence[Algorithm]:
         from mlc.targets.cpu.schedules.attention import attention_algorithms

@@ -1,0 +1,137 @@
+"""Batches that run in slices: compiled, the same bits as without, and all tools on them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import mlc
+from benchmarks.zoo import build, sample_inputs
+from mlc.api import options, tuning_tasks
+from mlc.pipeline import passes
+from mlc.rewrite.slices import use_slices
+from tests.e2e.compiled import assert_same, load, network, reference
+
+OFF = {"disabled_passes": ("slices",)}
+
+
+def forced(monkeypatch: pytest.MonkeyPatch, images: int) -> None:
+    """Slices of so many images, whatever they cost."""
+    monkeypatch.setattr(options, "available_cores", lambda: 2)
+    monkeypatch.setattr(passes, "use_slices", partial(use_slices, images=images))
+
+
+def loops(module: mlc.Package) -> list[int]:
+    """How many parts every loop has."""
+    return [len(step.parts) for step in module.manifest.steps if step.parts]
+
+
+@pytest.mark.parametrize(
+    ("name", "batch"), [("mobilenet_v2", 6), ("shufflenet_v1", 4), ("resnet18", 4), ("bert_tiny", 4)]
+)
+@pytest.mark.parametrize("images", [1, 2])
+def test_networks_give_what_they_give_without(
+    name: str, batch: int, images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(name, batch, small=True)
+    feeds = sample_inputs(model)
+    forced(monkeypatch, images)
+    package = mlc.compile(load(model), verify_passes=True)
+    assert max(loops(package)) > 8
+    with package.load(1) as one, package.load(2) as two:
+        got, again = one.run(feeds), two.run(feeds)
+    for key, want in reference(model, feeds).items():
+        np.testing.assert_allclose(got[key], want, rtol=1e-3, atol=1e-4, err_msg=key)
+        np.testing.assert_array_equal(got[key], again[key])
+
+
+@pytest.mark.parametrize("threads", [1, 8, 9])
+def test_many_threads_get_whole_batches(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    forced(monkeypatch, 1)
+    package = mlc.compile(load(build("mobilenet_v2", 2, small=True)), threads=threads)
+    assert bool(loops(package)) == (threads <= 8)
+
+
+def test_quantised_networks_are_the_same_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("mobilenet_v2.int8", 4, small=True)
+    feeds = sample_inputs(model)
+    with mlc.compile(load(model), **OFF).load(1) as module:
+        whole = module.run(feeds)
+    forced(monkeypatch, 2)
+    package = mlc.compile(load(model), verify_passes=True)
+    assert loops(package)
+    with package.load(1) as module:
+        for name, array in module.run(feeds).items():
+            np.testing.assert_array_equal(array, whole[name])
+
+
+def convolutions(batch: int, side: int = 64) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Depthwise convolutions and their ReLUs, which a large batch would bring from memory; then a classifier."""
+    rng = np.random.default_rng(0)
+    nodes, stored, last = [], {}, "x"
+    for k in range(4):
+        stored[f"w{k}"] = rng.normal(size=(32, 1, 3, 3)).astype(np.float32)
+        nodes.append(helper.make_node("Conv", [last, f"w{k}"], [f"c{k}"], f"conv{k}", pads=[1] * 4, group=32))
+        nodes.append(helper.make_node("Relu", [f"c{k}"], [f"r{k}"], f"relu{k}"))
+        last = f"r{k}"
+    stored["fc"] = rng.normal(size=(32, 5)).astype(np.float32)
+    nodes.append(helper.make_node("GlobalAveragePool", [last], ["mean"], "mean"))
+    nodes.append(helper.make_node("Flatten", ["mean"], ["rows"], "flatten"))
+    nodes.append(helper.make_node("MatMul", ["rows", "fc"], ["y"], "classify"))
+    feeds = {"x": rng.normal(size=(batch, 32, side, side)).astype(np.float32)}
+    return network(nodes, feeds, ["y"], stored), feeds
+
+
+def test_the_pass_is_taken_where_it_pays_and_can_be_left_out() -> None:
+    model, feeds = convolutions(16)
+    sliced, whole = (mlc.compile(load(model), target="x86 -mcpu=znver4", **options) for options in ({}, OFF))
+    assert loops(sliced)
+    assert not loops(whole)
+    assert sliced.manifest.memory.workspace_bytes < whole.manifest.memory.workspace_bytes
+    small, _ = convolutions(16, side=8)
+    assert not loops(mlc.compile(load(small), target="x86 -mcpu=znver4"))
+    assert not loops(mlc.compile(load(model), target="x86 -mcpu=znver4", opt_level=2))
+    assert_same(_run(mlc.compile(load(model)), feeds), reference(model, feeds), tolerance=1e-4)
+
+
+def _run(package: mlc.Package, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    with package.load(1) as module:
+        return module.run(feeds)
+
+
+def test_every_kernel_of_a_slice_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    forced(monkeypatch, 2)
+    model, feeds = convolutions(6)
+    package = mlc.compile(load(model))
+    (step,) = [step for step in package.manifest.steps if step.parts]
+    assert [part.sources[0] for part in step.parts][:2] == ["conv0", "conv1"]
+    assert step.flops == sum(part.flops for part in step.parts)
+    with package.load(1) as module:
+        times = module.profile(feeds, repeats=3)
+    assert [t.step for t in times if t.step in step.parts] == list(step.parts)
+    assert all(len(t.ns) == 3 and t.median_ns > 0 for t in times if "conv0" in t.step.sources)
+
+
+def test_tasks_are_those_of_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    forced(monkeypatch, 2)
+    model, _ = convolutions(6)
+    weights = {2: 0, 6: 0}  # calls for slices, and for the batch
+    for task in tuning_tasks(load(model)):
+        weights[task.node.outputs[0].type.shape[0]] += task.weight * any("conv" in s for s in task.sources)
+    assert weights == {2: 12, 6: 0}  # four layers for three slices
+
+
+def test_the_program_is_written_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    forced(monkeypatch, 2)
+    model, _ = convolutions(6)
+    package = mlc.compile(load(model), dump_dir=tmp_path, list_layouts=True)
+    (text,) = (path.read_text() for path in tmp_path.glob("*-slices.txt"))
+    assert "scan(%x.slices, rounds=3" in text
+    header = package.members["include/mlc_model.h"].decode()
+    assert "/* Runs step i, one of 0," in header
+    assert "void mlc_parts(" in header
