@@ -16,22 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.papers.live import FOLDER, FOUND, Arena, Known
+from benchmarks.papers.live import FOUND, Arena, Known
 from benchmarks.papers.spaces import Workload, matmul, windowed
 from mlc.ir.graph import Graph
 from mlc.runtime import atomic_write
 
 DRAWS = 8  # of each kind, at most
 _SEED = 16
-# Knobs that templates ask since tables were measured; these have one value, the untuned one.
-_LATER = ("held",)
-_LATER_OF = {
-    "depthwise": ("prefetch",),
-    "1x1": ("share", "copy", "fetch_weights", "fetch_pixels"),
-    "grouped": (
-        "share", "copy", "unrolled", "fetch", "fetch_weights", "shares", "panels", "runs", "tiles", "order",
-    ),
-}  # fmt: skip
 _LEAST, _MOST = 4e6, 6e7  # operations
 
 _Shape = tuple[str, float, Callable[[], Graph]]  # what it is, its operations, and a graph of it
@@ -96,8 +87,7 @@ def _drawn(number: int, kind: str, seed: int, name: str, count: int) -> Sequence
     while len(found) < count:
         text, flops, graph = _KINDS[kind](rng)
         if least <= flops <= _MOST:
-            later = (*_LATER, *_LATER_OF.get(kind, ()))
-            found.append(Workload(f"{name}-{kind}-{len(found) + 1}", text, graph, untuned=later))
+            found.append(Workload(f"{name}-{kind}-{len(found) + 1}", text, graph))
     return found
 
 
@@ -112,14 +102,14 @@ TAUGHT = [w for k, kind in enumerate(_KINDS) for w in _drawn(k, kind, _SEED + 1,
 Screened = dict[str, list[tuple[str, float]]]  # by kind: workloads in order, and untuned over the best of random draws
 
 
-def screened(folder: Path = FOLDER) -> Screened:
+def screened(folder: Path) -> Screened:
     """What was looked at so far."""
     file = folder / "drawn.json"
     found: Screened = json.loads(file.read_text()) if file.is_file() else {}
     return found
 
 
-def joined(folder: Path = FOLDER) -> list[str]:
+def joined(folder: Path) -> list[str]:
     """Names of workloads that were drawn and on which there is something to find, of each kind at most one."""
     return [name for looks in screened(folder).values() for name, share in looks if share < FOUND]
 
@@ -129,7 +119,7 @@ def over(looks: Sequence[tuple[str, float]]) -> bool:
     return len(looks) == DRAWS or (len(looks) > 0 and looks[-1][1] < FOUND)
 
 
-def screen(knowns: Sequence[Known], arena: Arena, folder: Path = FOLDER) -> bool:
+def screen(knowns: Sequence[Known], arena: Arena, folder: Path) -> bool:
     """Goes on with looking at what was drawn, in order; whether that is done.
 
     Args:

@@ -146,28 +146,32 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--held-out", action="store_true", help="whole spaces of held-out workloads instead of the papers' tables")
+    add(
+        "--held-out", choices=held_out.PROCESSORS, metavar="CPU",
+        help=f"whole spaces of held-out workloads instead of the papers' tables: {', '.join(held_out.PROCESSORS)}",
+    )  # fmt: skip
     add("--measure", action="store_true", help="go on with the searches of held-out workloads first")
     add("--replay", action="store_true", help="run these searches once more on the kept times, and compare")
-    add("--workloads", metavar="A,B", help=f"measure some of: {', '.join(held_out.names_of_all())}")
+    add("--workloads", metavar="A,B", help="measure some of those compared")
     add("--minutes", type=float, default=4.5, metavar="M", help="measure for so long (default 4.5)")
     add("--core", type=int, default=0, metavar="N", help="core to take times on (default 0)")
     add("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes that replay tables")
     add("--out", type=Path, default=RESULTS, metavar="DIR", help=f"where results go (default {RESULTS})")
     options = parser.parse_args(arguments)
-    names, known = options.workloads.split(",") if options.workloads else [], held_out.names_of_all()
+    names = options.workloads.split(",") if options.workloads else []
+    if (options.measure or options.replay or names) and not options.held_out:
+        parser.error("--measure, --replay and --workloads are for --held-out")
+    known = held_out.names_of_all(options.held_out) if names else []
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no workload {unknown[0]}; there are {', '.join(known)}")
-    if (options.measure or options.replay or options.workloads) and not options.held_out:
-        parser.error("--measure, --replay and --workloads are for --held-out")
     require(NAME, "matplotlib", "xgboost")
     os.environ["OMP_NUM_THREADS"] = "1"  # many threads a search would share the cores
     console = Console()
     try:
         if options.held_out:
             names = held_out.run(
-                options.out, measuring=options.measure, again=options.replay, minutes=options.minutes,
-                core=options.core, names=names, console=console,
+                options.out, processor=options.held_out, measuring=options.measure, again=options.replay,
+                minutes=options.minutes, core=options.core, names=names, console=console,
             )  # fmt: skip
         else:
             medians = measure(SPACES, EXPLORERS, options.jobs)

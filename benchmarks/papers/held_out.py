@@ -1,12 +1,13 @@
 """Which explorer is the default: searches of whole spaces on workloads that none was designed with.
 
-    python -m benchmarks.papers.explorers --held-out                # writes the results again, from what is kept
-    python -m benchmarks.papers.explorers --held-out --measure --minutes 4.5 --core 1      # as often as it takes
-    python -m benchmarks.papers.explorers --held-out --replay       # all searches once more, on the kept times
+    python -m benchmarks.papers.explorers --held-out znver5             # writes the results again, from what is kept
+    python -m benchmarks.papers.explorers --held-out znver5 --measure --minutes 4.5 --core 1     # as often as it takes
+    python -m benchmarks.papers.explorers --held-out znver5 --replay    # all searches once more, on the kept times
 
 A search begins with the template's own choice and proposes batches, as a tuning run does, and ends when it has found
 most of the best speed that is known. What is near the best is measured again in turns, what is nearest twice, and
-judged by that. Eight workloads were chosen by hand; those of :mod:`benchmarks.papers.drawn` join them.
+judged by that. Eight workloads were chosen by hand; those of :mod:`benchmarks.papers.drawn` join them, others on each
+processor. What is kept is by processor: defaults and features of another one differ, and so do its times.
 """
 
 from __future__ import annotations
@@ -24,11 +25,10 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks import plots
-from benchmarks.papers.drawn import DRAWN, TAUGHT, joined, over, screen, screened
+from benchmarks.papers.drawn import DRAWN, joined, over, screen, screened
 from benchmarks.papers.keep import keep
-from benchmarks.papers.live import FOLDER, FOUND, POOL, Arena, Known, Search, compare
-from benchmarks.papers.spaces import Setting
-from benchmarks.papers.unseen import DESIGN, HELD_OUT
+from benchmarks.papers.live import FOUND, POOL, Arena, Known, Search, compare, folder_of, known_of
+from benchmarks.papers.unseen import HELD_OUT
 from benchmarks.report import table
 from benchmarks.stats import geometric_mean
 from mlc.errors import UsageError
@@ -38,41 +38,34 @@ from mlc.targets.base import get_target
 from mlc.tuning.options import TuneOptions
 
 NAME = "explorers_held_out"
-# What is kept is of this processor: defaults and features of another one would be others, and its times another scale.
-TARGET = "x86 -mcpu=znver5"
+PROCESSORS = ("znver5",)  # on which that was measured
 EXPLORERS = ("random", "opevo", "annealing", "gbfs", "na2c", "genetic", "guided", "descent")
 SEEDS, TRIALS = 5, 64
-# Random draws go on for longer where the default gets there and as many as there are for all workloads do not: what
-# was cut off at those would hide by how much. Chosen after the comparison was known: without it the ratio is 0.51.
-MORE, GOES_ON = 1024, ("odd-3x3",)
 GOOD = 0.95  # the easier aim
 _NEAR = (0.95, 0.98)  # of landscapes
 
 Reached = dict[str, dict[str, list[float]]]  # trials, one a seed, by workload and explorer
 
 
-def knowns_of(names: Sequence[str], folder: Path = FOLDER) -> list[Known]:
-    """What was measured of workloads."""
-    target = get_target(TARGET)
-    every = {**DESIGN, **HELD_OUT, **{w.name: w for w in [*chain(*DRAWN.values()), *TAUGHT]}}
-    return [Known(Setting(every[name], target), folder) for name in names]
+def knowns_of(names: Sequence[str], processor: str) -> list[Known]:
+    """What was measured of workloads on a processor."""
+    every = {**HELD_OUT, **{w.name: w for w in chain(*DRAWN.values())}}
+    return known_of([every[name] for name in names], processor)
 
 
-def limit(workload: str, explorer: str) -> int:
-    """Trials of a search, at most."""
-    if explorer != "random":
-        return TRIALS
-    return MORE if workload in GOES_ON else POOL
+def limit(explorer: str) -> int:
+    """Trials of a search, at most: all random draws that searches share, or a fourth of that."""
+    return POOL if explorer == "random" else TRIALS
 
 
 def searches_of(knowns: Sequence[Known], explorers: Sequence[str] = EXPLORERS) -> list[Search]:
-    """All searches; those of random draws have as many trials as there are draws, or more."""
+    """All searches."""
     return [
-        Search(k, e, {}, seed, limit(k.name, e)) for k in knowns for e in explorers for seed in range(SEEDS)
+        Search(k, e, {}, seed, limit(e)) for k in knowns for e in explorers for seed in range(SEEDS)
     ]  # fmt: skip
 
 
-def save(searches: Sequence[Search], folder: Path = FOLDER) -> None:
+def save(searches: Sequence[Search], folder: Path) -> None:
     """Keeps what searches have proposed, with those of other workloads."""
     file = folder / "searches.npz"
     known = dict(np.load(file)) if file.is_file() else {}
@@ -80,7 +73,7 @@ def save(searches: Sequence[Search], folder: Path = FOLDER) -> None:
         np.savez_compressed(out, **known | {s.name: np.array(s.numbers, np.int64) for s in searches})
 
 
-def restore(searches: Sequence[Search], folder: Path = FOLDER) -> None:
+def restore(searches: Sequence[Search], folder: Path) -> None:
     """Gives searches what they have proposed.
 
     Raises:
@@ -94,39 +87,39 @@ def restore(searches: Sequence[Search], folder: Path = FOLDER) -> None:
         search.numbers = kept[search.name][: search.trials].tolist()
 
 
-def names_of_all() -> list[str]:
-    """Those chosen by hand, and those that joined them."""
-    return [*HELD_OUT, *joined()]
+def names_of_all(processor: str) -> list[str]:
+    """Those chosen by hand, and those that joined them on a processor."""
+    return [*HELD_OUT, *joined(folder_of(processor))]
 
 
-def measure(names: Sequence[str], minutes: float, core: int, console: Console) -> None:
+def measure(names: Sequence[str], processor: str, minutes: float, core: int, console: Console) -> None:
     """Goes on with searches of workloads for some time; looks at what was drawn first.
 
     Raises:
-        UsageError: this is another processor than that of what was measured before.
+        UsageError: this is another processor.
     """
-    here, there = (Fingerprint.of(get_target(t)).cpu for t in ("x86", TARGET))
-    if here != there:
-        raise UsageError(f"the tables are of a {there}, and this is a {here}")
-    began = time.monotonic()
+    here = Fingerprint.of(get_target("x86")).cpu
+    if here != processor:
+        raise UsageError(f"the tables are of a {processor}, and this is a {here}")
+    began, folder = time.monotonic(), folder_of(processor)
 
     def told(text: str) -> None:
         console.print(f"{time.monotonic() - began:5.0f} s: {text}", highlight=False)
 
-    looked = {kind: screened().get(kind, ()) for kind in DRAWN}
+    looked = {kind: screened(folder).get(kind, ()) for kind in DRAWN}
     if to_look := [w.name for kind, found in looked.items() if not over(found) for w in DRAWN[kind][len(found) :]]:
-        knowns = knowns_of(to_look)
+        knowns = knowns_of(to_look, processor)
         with closing(Arena(knowns, core, began + 60 * minutes, told)) as arena:
-            screen(knowns, arena)
+            screen(knowns, arena, folder)
         raise SystemExit("workloads were looked at only: give the same command again")
-    searches = searches_of(knowns_of(names or names_of_all()))
+    searches = searches_of(knowns_of(names or names_of_all(processor), processor))
     knowns = list({id(s.known): s.known for s in searches}.values())
     with closing(Arena(knowns, core, began + 60 * minutes, told)) as arena:
         arena.measure({k.name: [k.default, *k.numbers(k.pool)] for k in knowns})
         while not arena.over and any(k.near() for k in knowns):  # searches end by what is known of the best
             arena.again()
         stuck = compare(searches, arena, told)
-    save(searches)  # those that are not over as far as they are
+    save(searches, folder)  # those that are not over as far as they are
     if stuck or any(k.near() for k in knowns):
         raise SystemExit(f"{len(stuck)} searches are not over: give the same command again")
 
@@ -162,7 +155,7 @@ def means(middle: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """
 
     names = next(iter(middle.values()))
-    found = {e: geometric_mean([min(by[e], limit(w, e)) for w, by in middle.items()]) for e in names}
+    found = {e: geometric_mean([min(by[e], limit(e)) for w, by in middle.items()]) for e in names}
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
@@ -190,7 +183,7 @@ def landscape(searches: Sequence[Search], name: str) -> dict[str, Any]:
     }
 
 
-def markdown(searches: Sequence[Search], about: Mapping[str, str], pictures: Sequence[str]) -> str:
+def markdown(searches: Sequence[Search], about: Mapping[str, str], pictures: Sequence[str], processor: str) -> str:
     """The report."""
     knowns = {s.known.name: s.known for s in searches}
     lines = ["# Explorers on held-out workloads", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
@@ -204,7 +197,7 @@ def markdown(searches: Sequence[Search], about: Mapping[str, str], pictures: Seq
         rows.append((name, known.setting.workload.text, size, str(land["measured"]), speed, *parts, *shares))
     headings = ("name", "workload", "configurations", "measured", "best GFLOP/s", "default, % of the best")
     headings += ("median random one, %", "% within 5 % of the best", "% within 2 %")
-    lines += ["## Landscapes", "", *table(headings, rows, left=2), "", *_looked_at()]
+    lines += ["## Landscapes", "", *table(headings, rows, left=2), "", *_looked_at(processor)]
     for part in (FOUND, GOOD):
         lines += _trials(searches, part)
     default, middle = TuneOptions().explorer, medians(reached(searches, FOUND))
@@ -233,12 +226,12 @@ def markdown(searches: Sequence[Search], about: Mapping[str, str], pictures: Seq
     return "\n".join(lines) + "\n"
 
 
-def _looked_at() -> list[str]:
+def _looked_at(processor: str) -> list[str]:
     """What was drawn, and what joined of it."""
     text = {w.name: w.text for drawn in DRAWN.values() for w in drawn}
     rows = [
         (name, text[name], f"{100 * share:.1f}", "yes" if share < FOUND else "no")
-        for looks in screened().values()
+        for looks in screened(folder_of(processor)).values()
         for name, share in looks
     ]
     headings = ("name", "workload", f"untuned, % of the best of {POOL} random ones", "compared")
@@ -264,15 +257,13 @@ def _unsettled(searches: Sequence[Search]) -> str:
 def _trials(searches: Sequence[Search], part: float) -> list[str]:
     middle = medians(reached(searches, part))
     mean = means(middle)
-    rows = [(w, *(_shown(by[e], limit(w, e)) for e in mean)) for w, by in middle.items()]
+    rows = [(w, *(_shown(by[e], limit(e)) for e in mean)) for w, by in middle.items()]
     rows.append(("geometric mean", *(f"{m:.1f}" for m in mean.values())))
     rows.append(("over random", *(f"{m / mean['random']:.2f}" for m in mean.values())))
     text = [
         f"Medians over {SEEDS} seeds, from the default on, in batches of {TuneOptions().batch}, or of fewer where an",
         f"explorer would rather learn from those first. A median beyond {TRIALS} trials ({POOL} of random draws)",
-        "counts as that in the mean, which is a lower bound then. Random draws go on to "
-        f"{MORE} where the default gets there",
-        f"and they do not: {', '.join(GOES_ON)}.",
+        "counts as that in the mean, which is a lower bound then.",
     ]
     return [f"## Trials to {part:.0%} of the best", "", *table(("workload", *mean), rows, left=1), "", *text, ""]
 
@@ -291,7 +282,6 @@ def as_json(searches: Sequence[Search], about: Mapping[str, str]) -> dict[str, A
             "batch": TuneOptions().batch,
             "trials": TRIALS,
             "random": POOL,
-            "more": dict.fromkeys(GOES_ON, MORE),
         },
         "landscapes": {name: landscape(searches, name) for name in knowns},
         "trials": {
@@ -302,12 +292,12 @@ def as_json(searches: Sequence[Search], about: Mapping[str, str]) -> dict[str, A
 
 
 def draw(searches: Sequence[Search], file: Path) -> None:
-    """Bars of trials, and curves of the best so far beside them."""
+    """``FILE.png``: bars of trials, and curves of the best so far beside them."""
     middle = medians(reached(searches, FOUND))
     order = [e for e in means(middle) if e != "random"]
 
     def ratio(workload: str, e: str) -> float:
-        ours, theirs = (min(middle[workload][k], limit(workload, k)) for k in (e, "random"))
+        ours, theirs = (min(middle[workload][k], limit(k)) for k in (e, "random"))
         return ours / theirs
 
     series = {e: [ratio(w, e) for w in middle] for e in order}
@@ -322,7 +312,7 @@ def draw(searches: Sequence[Search], file: Path) -> None:
             panels.setdefault(name, {})[e] = runs.mean(axis=0), runs.std(axis=0)
     best = {s.known.name: s.known.best for s in searches}
     plots.curves(
-        file.with_name(f"{NAME}_curves.png"),
+        file.with_name(f"{file.stem}_curves.png"),
         panels,
         "Best so far of searches from the default",
         "trials",
@@ -337,27 +327,37 @@ def _curve(search: Search) -> np.ndarray:
     return np.concatenate([best, np.full(TRIALS - len(best), best[-1])])
 
 
-def write(searches: Sequence[Search], out: Path) -> list[str]:
-    """Writes report, numbers and pictures; their names."""
+def write(searches: Sequence[Search], processor: str, out: Path) -> list[str]:
+    """Writes report, numbers and pictures of a processor; their names."""
+    name = f"{NAME}_{processor}"
     tables = [k.table for k in {s.known.name: s.known for s in searches}.values()]
     about = {k: v for k, v in tables[0].about.items() if k not in ("date", "load")}
-    about["target"] = TARGET
+    about["target"] = f"x86 -mcpu={processor}"
     about["measured"] = f"{min(t.about['date'] for t in tables)} to {max(t.about['date'] for t in tables)}, one thread"
 
     def page(picture: str) -> str:
-        return markdown(searches, about, [picture, f"{NAME}_curves.png"] if picture else [])
+        return markdown(searches, about, [picture, f"{name}_curves.png"] if picture else [], processor)
 
-    names = keep(NAME, out, as_json(searches, about), page, lambda file: draw(searches, file))
-    return [*names, *([f"{NAME}_curves.png"] if len(names) > 2 else [])]
+    names = keep(name, out, as_json(searches, about), page, lambda file: draw(searches, file))
+    return [*names, *([f"{name}_curves.png"] if len(names) > 2 else [])]
 
 
 def run(
-    out: Path, *, measuring: bool, again: bool, minutes: float, core: int, names: Sequence[str], console: Console
+    out: Path,
+    *,
+    processor: str,
+    measuring: bool,
+    again: bool,
+    minutes: float,
+    core: int,
+    names: Sequence[str],
+    console: Console,
 ) -> list[str]:
     """The comparison; see the module.
 
     Args:
         out: where results go.
+        processor: whose tables these are, one of :data:`PROCESSORS`.
         measuring: whether to go on with searches first.
         again: whether to run them once more first.
         minutes: that measuring may take.
@@ -370,12 +370,12 @@ def run(
         UsageError: a search was not measured, its table is of other knobs, or of another processor.
     """
     if measuring:
-        measure(names, minutes, core, console)
+        measure(names, processor, minutes, core, console)
         if names:
             return []  # the others may be missing
-    searches = searches_of(knowns_of(names_of_all()))
-    restore(searches)
+    searches = searches_of(knowns_of(names_of_all(processor), processor))
+    restore(searches, folder_of(processor))
     if again:
         replay(searches, console)
         return []
-    return write(searches, out)
+    return write(searches, processor, out)

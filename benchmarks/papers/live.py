@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine
-from benchmarks.papers.spaces import Setting
-from benchmarks.papers.tables import CHUNK, FAST, table_for
+from benchmarks.papers.spaces import Setting, Workload
+from benchmarks.papers.tables import CHUNK, FAST, Table, table_for
 from mlc.records.measurement import Measurement
 from mlc.settings import CompileOptions
+from mlc.targets.base import get_target
 from mlc.tuning.base import Explorer, batch_of
 from mlc.tuning.explorers import get_explorer
 from mlc.tuning.measure import LocalMeasurer, MeasureOptions
@@ -29,7 +30,7 @@ from mlc.tuning.measure.timing import Rule
 from mlc.tuning.options import TuneOptions
 from mlc.tuning.transfer import cost_models
 
-FOLDER = Path("benchmarks/papers/tables/unseen")
+TABLES = Path("benchmarks/papers/tables")
 FOUND = 0.98  # part of the best speed that ends a search
 POOL = 256  # random configurations of a workload, which all searches share that begin with any
 # Searches that begin with random draws, and how many those are: in the order of their seed they are the pool's.
@@ -46,12 +47,12 @@ class Known:
 
     Args:
         setting: the workload.
-        folder: where its table is.
+        folder: where its table is. Knobs that this lacks are newer than it is, and keep their untuned value.
     """
 
-    def __init__(self, setting: Setting, folder: Path = FOLDER) -> None:
-        self.setting, self.folder = setting, folder
-        self.table = table_for(setting, folder)
+    def __init__(self, setting: Setting, folder: Path) -> None:
+        self.setting, self.folder = _as_measured(setting, folder), folder
+        self.table = table_for(self.setting, folder)
         self._at = {int(n): k for k, n in enumerate(self.table.number)}
 
     @property
@@ -150,6 +151,26 @@ class Known:
         wanted[self._at[self.default if begin is None else begin]] = ROUNDS
         found: list[int] = self.table.number[self.table.turns < wanted].tolist()
         return found
+
+
+def _as_measured(setting: Setting, folder: Path) -> Setting:
+    """A setting without what templates ask since its table was measured."""
+    if not (folder / f"{setting.workload.name}.npz").is_file():
+        return setting
+    known = {name for name, _ in Table.load(setting.workload.name, folder).knobs}
+    later = [k.name for k in setting.part.space.knobs if k.name not in known]
+    return replace(setting, workload=replace(setting.workload, untuned=later)) if later else setting
+
+
+def known_of(workloads: Sequence[Workload], processor: str, use: str = "unseen") -> list[Known]:
+    """What was measured of workloads on a processor; for which use, ``unseen`` or ``prior``."""
+    target = get_target(f"x86 -mcpu={processor}")
+    return [Known(Setting(w, target), folder_of(processor, use)) for w in workloads]
+
+
+def folder_of(processor: str, use: str = "unseen") -> Path:
+    """Where what was measured on a processor is kept."""
+    return TABLES / use / processor
 
 
 @dataclass(eq=False)

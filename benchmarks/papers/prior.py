@@ -1,11 +1,12 @@
 """What the tuner knows before its first trial: trees taught by some configurations of operators, in whole spaces.
 
-    python -m benchmarks.papers.prior                                       # teaches again, from what is kept
-    python -m benchmarks.papers.prior --measure --minutes 4.5 --core 1      # as often as it takes
+    python -m benchmarks.papers.prior znver4                                       # teaches again, from what is kept
+    python -m benchmarks.papers.prior znver4 --measure --minutes 4.5 --core 1      # as often as it takes
 
 The operators are those that explorers were designed with, and shapes that a generator drew for this
 (:mod:`benchmarks.papers.drawn`): none of those compared, and none that was drawn for the comparison. Of each, random
 configurations teach, and some that trees taught by the others expect to be fast: those are what a search asks about.
+Each processor teaches its own trees: of those of another one, or of both, a Zen 4 would learn less.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.papers.drawn import TAUGHT
-from benchmarks.papers.held_out import TARGET, knowns_of
-from benchmarks.papers.live import Arena, Known
+from benchmarks.papers.live import Arena, Known, known_of
 from benchmarks.papers.unseen import DESIGN
+from mlc.records.record import Fingerprint
 from mlc.targets.base import get_target
 from mlc.tuning.explorers.topology import Topology
 from mlc.tuning.models.gbt import GradientBoosting
-from mlc.tuning.models.prior import FILE, keep
+from mlc.tuning.models.prior import FOLDER, file_of, keep
 from mlc.tuning.models.transfer import learn_globally
 
-FOLDER = Path("benchmarks/papers/tables/prior")
+PROCESSORS = ("znver4", "znver5")  # on which there are tables
 ROUNDS = 150  # trees
 LESSONS = 128  # random configurations of an operator that teach
 # ... and how many that others' trees expect to be fast: the first, and some of so many, of the default's neighbours and
@@ -36,14 +37,20 @@ LESSONS = 128  # random configurations of an operator that teach
 EXPECTED, TOP, AMONG, DRAWN, SCALES = 14, 6, 96, 6000, 4
 
 
-def taught() -> list[Known]:
-    """All operators that teach."""
-    return knowns_of([*DESIGN, *(w.name for w in TAUGHT)], FOLDER)
+def taught(processor: str) -> list[Known]:
+    """All operators that teach, as measured on a processor."""
+    return known_of([*DESIGN.values(), *TAUGHT], processor, "prior")
 
 
-def measure(minutes: float, core: int) -> bool:
-    """Measures what is missing of those that are not compared; whether that is done."""
-    knowns = taught()[::-1]  # those first that differ the most
+def measure(processor: str, minutes: float, core: int) -> bool:
+    """Measures what is missing of those that are not compared; whether that is done.
+
+    Raises:
+        SystemExit: this is another processor.
+    """
+    if (here := Fingerprint.of(get_target("x86")).cpu) != processor:
+        raise SystemExit(f"the tables are of a {processor}, and this is a {here}")
+    knowns = taught(processor)[::-1]  # those first that differ the most
     began = time.monotonic()
     with closing(Arena(knowns, core, began + 60 * minutes, print)) as arena:
         wanted = {k.name: [k.default, *k.numbers(k.pool[:LESSONS])] for k in knowns}
@@ -55,7 +62,7 @@ def measure(minutes: float, core: int) -> bool:
             if not arena.over and len(known.table.number) < 1 + LESSONS + EXPECTED:
                 others = [lesson for name, lesson in random.items() if name != known.name]
                 arena.measure_again({known.name: expected(known, trees_of(others))}, SCALES)
-    return all(len(k.table.number) >= 1 + LESSONS + EXPECTED for k in knowns)
+        return not arena.over  # few of the draws can be built of some, and then fewer are expected than wanted
 
 
 def trees_of(some: Sequence[tuple[np.ndarray, np.ndarray]]) -> GradientBoosting:
@@ -96,16 +103,18 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
+    add("processor", choices=PROCESSORS, metavar="CPU", help=f"whose tables: {', '.join(PROCESSORS)}")
     add("--measure", action="store_true", help="go on with measuring first")
     add("--minutes", type=float, default=4.5, metavar="M", help="measure for so long (default 4.5)")
     add("--core", type=int, default=0, metavar="N", help="core to take times on (default 0)")
-    add("--out", type=Path, default=FILE, metavar="FILE", help=f"where the trees go (default {FILE})")
+    add("--out", type=Path, metavar="FILE", help=f"where the trees go (default: what the tuner reads, in {FOLDER})")
     options = parser.parse_args(arguments)
-    if options.measure and not measure(options.minutes, options.core):
+    if options.measure and not measure(options.processor, options.minutes, options.core):
         raise SystemExit("something is missing: give the same command again")
-    model = trees_of(lessons(taught()))
-    keep(model, get_target(TARGET), options.out)
-    print(f"{options.out}: {options.out.stat().st_size / 1e3:.0f} KB")
+    target = get_target(f"x86 -mcpu={options.processor}")
+    out = options.out or file_of(target)
+    keep(trees_of(lessons(taught(options.processor))), target, out)
+    print(f"{out}: {out.stat().st_size / 1e3:.0f} KB")
 
 
 if __name__ == "__main__":

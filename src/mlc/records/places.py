@@ -22,7 +22,7 @@ def shipped_file(target: Target) -> Path:
     """
     if isinstance(target.accelerator, Whole):
         return SHIPPED / f"{target.accelerator.processor}{SUFFIX}"
-    return SHIPPED / f"{_family(target)}-{target.describe().get('cpu', '')}{SUFFIX}"
+    return SHIPPED / f"{family_of(target)}-{target.describe().get('cpu', '')}{SUFFIX}"
 
 
 def shipped_files(target: Target) -> list[Path]:
@@ -34,10 +34,11 @@ def shipped_files(target: Target) -> list[Path]:
     own = shipped_file(target)
     if isinstance(target.accelerator, Whole):
         return [own] if own.is_file() else []
-    return [own] if own.is_file() else sorted(SHIPPED.glob(f"{_family(target)}-*{SUFFIX}"))
+    return [own] if own.is_file() else sorted(SHIPPED.glob(f"{family_of(target)}-*{SUFFIX}"))
 
 
-def _family(target: Target) -> str:
+def family_of(target: Target) -> str:
+    """Name of the processors with the same vectors and units, such as ``x86-512x2``."""
     facts = target.describe()
     name = str(facts.get("string", "")).split(" ", 1)[0]
     return f"{name}-{facts.get('vector_bits', 0)}x{facts.get('multiply_adds', 0)}"

@@ -7,24 +7,34 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.papers.held_out import TARGET, knowns_of
+from benchmarks.papers.held_out import knowns_of
 from mlc.targets.base import get_target
 from mlc.tuning.models.gbt import GradientBoosting
 from mlc.tuning.models.prior import keep, prior_of
 from mlc.tuning.options import TuneOptions
 from mlc.tuning.transfer import cost_models
 
+TARGET = get_target("x86 -mcpu=znver5")
+
 
 def test_orders_configurations_of_an_operator_it_has_not_seen() -> None:
     """Fails as well where features have come to mean something else than when it was taught."""
-    prior = prior_of(get_target(TARGET))
+    prior = prior_of(TARGET)
     assert prior is not None
-    (known,) = knowns_of(["odd-3x3"])
+    (known,) = knowns_of(["odd-3x3"], "znver5")
     rows = np.array([known.setting.part.space.at(int(n)) for n in known.table.number[:257]])
     speeds = known.speeds[:257]
     scores = prior.predict(known.features(rows))
     ranks = np.stack([np.argsort(np.argsort(values)) for values in (scores, speeds)])
     assert np.corrcoef(ranks)[0, 1] > 0.5
+
+
+def test_each_processor_has_its_own_and_others_take_those_of_like_units() -> None:
+    zen4, zen5, tiger, skylake = (
+        prior_of(get_target(f"x86 -mcpu={cpu}")) for cpu in ("znver4", "znver5", "tigerlake", "skylake-avx512")
+    )
+    assert zen4 is not zen5
+    assert (tiger, skylake) == (zen4, zen5)
 
 
 @pytest.mark.parametrize("other", ["x86 -mcpu=haswell", "arm -mcpu=cortex-a72"])
@@ -33,9 +43,8 @@ def test_tells_nothing_of_other_processors(other: str) -> None:
 
 
 def test_only_the_default_explorer_begins_with_it() -> None:
-    target = get_target(TARGET)
-    assert cost_models(TuneOptions(), target, None) is not None
-    assert cost_models(TuneOptions(explorer="annealing"), target, None) is None
+    assert cost_models(TuneOptions(), TARGET, None) is not None
+    assert cost_models(TuneOptions(explorer="annealing"), TARGET, None) is None
 
 
 def test_trees_survive_storage(tmp_path: Path) -> None:
@@ -43,7 +52,7 @@ def test_trees_survive_storage(tmp_path: Path) -> None:
     features = rng.random((64, 5)).astype(np.float32)
     model = GradientBoosting(rounds=5)
     model.fit(features, features[:, 2])
-    keep(model, get_target(TARGET), tmp_path / "some.ubj")
+    keep(model, TARGET, tmp_path / "some.ubj")
     again, about = GradientBoosting.load(tmp_path / "some.ubj")
     assert "znver5" in about["of"]
     np.testing.assert_array_equal(again.predict(features), model.predict(features))
