@@ -236,7 +236,9 @@ class _Section:
                 return None
             attrs, types = fewer
             ins = tuple(whole[v] if r is None else inside[v] for v, r in zip(node.inputs, operands, strict=True))
-            outs = tuple(Value(v.name, t) for v, t in zip(node.outputs, types, strict=True))
+            # what others read keeps its name outside, and names tell groups apart (mlc.rewrite.group.identity_of)
+            own = (_unique(f"{v.name}.slice", names) if v in self.gathered else v.name for v in node.outputs)
+            outs = tuple(Value(name, t) for name, t in zip(own, types, strict=True))
             inside.update(zip(node.outputs, outs, strict=True))
             nodes.append(Node(node.op, ins, attrs, outs, node.sources))
         inputs = (*(inside[v] for v in self.scanned), *(w for w in whole.values() if w not in constants))

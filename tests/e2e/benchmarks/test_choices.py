@@ -27,9 +27,12 @@ def test_nearly_all_operations_have_tilings_and_orders_to_choose(name: str) -> N
     assert HEAVY < 1 - SHARE
 
 
-def test_the_command_says_what_is_too_small(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_is_too_small(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["C3", "--target", "x86 -mcpu=haswell"]) == 0
-    assert main(["dcgan", "--small", "--target", "x86 -mcpu=haswell"]) == 1
+    monkeypatch.setitem(LEAST, "product", 10**12)
+    assert main(["C3", "--target", "x86 -mcpu=haswell"]) == 1
     assert "| NO |" in capsys.readouterr().out
 
 
