@@ -24,7 +24,7 @@ from tests.unit.targets.cpu.operators import PRODUCTS, WINDOWS, convolution, poo
 
 PROCESSORS = ("x86-64", "znver3", "znver4", "skylake-avx512")
 OPTIONS = CompileOptions("spaces", "onnx", "0" * 64)
-SHAPES = 2  # of a kind and processor
+SHAPES = 1  # of a kind and processor
 LARGE, SMALL = 100_000, 1_000  # configurations of products, and of windows
 # Operations up to which an operator is over sooner than a tuner could tell configurations apart; they also have so few
 # rows, channels and tiles that there are no more programs.
