@@ -24,10 +24,13 @@ from mlc.records.record import DECIDED, Record
 from mlc.tuning.journal import Journal
 from mlc.tuning.options import TuneOptions
 from mlc.tuning.regions import best_together
+from mlc.vdla.codegen.region import compile_layer
 from mlc.vdla.config import PROFILES
 from mlc.vdla.driver import open_device
+from mlc.vdla.isa.instruction import Load, Mem
 from mlc.vdla.layer import Convolution, Layer
 from mlc.vdla.layouts import AXES, ORDER, arranged
+from mlc.vdla.program import Program
 from mlc.vdla.schedules import plan_layer
 from tests.e2e.compiled import load
 from tests.e2e.test_vdla_layers import check_layer
@@ -224,3 +227,40 @@ def test_a_network_with_searched_layouts_is_exact(
             feeds = {"x": image[None]}
             np.testing.assert_array_equal(module.run(feeds)["y"], host.run(feeds)["y"])
         assert module.device_runs
+
+
+def loads(program: Program) -> list[Load]:
+    """Of activations; those of borders alone are none."""
+    found = (i for i in program.instructions if isinstance(i, Load) and i.mem is Mem.INP)
+    return [i for i in found if i.x_size and i.y_size]
+
+
+def compiled(layer: Layer, **choices: Any) -> Program:
+    return compile_layer(layer, FULL, plan_layer(layer, FULL, Knobs(choices)))
+
+
+@pytest.mark.parametrize(
+    ("order", "run", "inputs", "tail", "count"),
+    [
+        (AXES, 0, 4, 1, 4),  # a transfer for each block of channels
+        (ROWS_FIRST, 0, 4, 1, 1),  # rows of all blocks, with their border
+        (PIXELS_FIRST, 0, 4, 1, 1),
+        (("channels", "rows", "run", "columns"), 2, 4, 0, 2),  # one for each run
+        (("channels", "rows", "run", "columns"), 2, 2, 0, 2),  # a chunk is a run
+        (ROWS_FIRST, 0, 2, 0, 2 * 6),  # rows of a part of the channels lie apart
+    ],
+)
+def test_transfers_of_a_tile(order: Order, run: int, inputs: int, tail: int, count: int) -> None:
+    layer = make_layer((64, 64), (6, 6))
+    moved = replace(layer, x=lying(layer.x, order, run))
+    assert len(loads(compiled(moved, head="none", tail=tail, rows=6, inputs=inputs, blocks=4))) == count
+
+
+def test_tiles_of_rows_first_share_rows_of_all_blocks() -> None:
+    layer = make_layer((64, 16), (12, 12))
+    choices = {"head": "none", "rows": 4, "columns": 12, "inputs": 4, "blocks": 1}
+    (_, *later), whole = (
+        loads(compiled(replace(layer, x=lying(layer.x, order)), **choices)) for order in (ROWS_FIRST, AXES)
+    )
+    assert [i.y_size // 4 for i in later] == [4, 3]  # of 6 and 5 rows, two are there
+    assert {i.y_size for i in whole[4:8]} == {6}
