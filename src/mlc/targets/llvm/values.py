@@ -306,6 +306,9 @@ class ValueEmitter(IndexEmitter):
             offset, places = offset.without(lane) + (places[-1] * -1), places[::-1]
         else:
             offset = offset.without(lane)
+        whole = self._picked(buffer, offset, places, abs(step)) if step != -1 else None
+        if whole is not None:
+            return whole if mask is None else self._zero_but(mask, whole)
         found: Val | None = None
         todo = sorted(range(lanes), key=lambda k: places[k])
         while todo:
@@ -329,6 +332,29 @@ class ValueEmitter(IndexEmitter):
         if mask is not None:
             self.zero_outside[found.text] = mask.text
         return found
+
+    def _picked(self, buffer: loop.Buffer, offset: Linear, places: Sequence[int], step: int) -> Val | None:
+        """Lanes picked from whole vectors that begin at a multiple of ``step``, where all of these lie in the buffer.
+
+        Neighbours, as the taps of a window are, so pick from vectors that were read once.
+        """
+        lanes, shift = len(places), offset.const % step
+        begin, (lo, hi) = offset + -shift, offset.bounds()
+        if lo - shift < 0 or hi - shift + lanes * step > buffer.size:
+            return None
+        row = [self._read(buffer, self.pointer(buffer, begin + k * lanes), lanes) for k in range(step)]
+        which = [divmod(place + shift, lanes) for place in places]
+        found = self._lanes_of(row[0], row[1], [min(k, 1) * lanes + at for k, at in which])
+        for n, piece in enumerate(row[2:], 2):
+            found = self._lanes_of(found, piece, [lanes + at if k == n else j for j, (k, at) in enumerate(which)])
+        return found
+
+    def _zero_but(self, mask: Val, v: Val) -> Val:
+        """A vector with 0 in all lanes but a mask's."""
+        zero = Val("zeroinitializer", v.dtype, v.lanes)
+        name = self.pure(f"select {mask.type} {mask.text}, {v.type} {v.text}, {zero.type} {zero.text}")
+        self.zero_outside[name] = mask.text
+        return Val(name, v.dtype, v.lanes)
 
     def _pieces(self, buffer: loop.Buffer, offset: Linear, lane: Var, mask: Val | None) -> list[Piece] | None:
         """The pieces of memory that a vector is read from, where it is settled which lanes are read, and where."""

@@ -118,6 +118,21 @@ def test_loads_at_a_distance_stay_between_the_first_and_the_last(step: int) -> N
     check(kernel([x, out], Store(out, (as_index(lane),), Load(x, (at,)), lane)), values(f32, size))
 
 
+@pytest.mark.parametrize(("step", "loads"), [(2, 4), (3, 6), (4, 8), (-2, 4)])
+def test_neighbours_at_a_distance_pick_from_vectors_that_are_read_once(step: int, loads: int) -> None:
+    """Three taps of a window that hangs over both ends of a row between others: what lies there is chosen away."""
+    width = abs(step) * 7
+    x, out, lane = Buffer("x", (3, width), f32), Buffer("out", (24,), f32), lanes(8)
+    taps = []
+    for tap in range(3):
+        column = as_index(lane) * step + tap - 1 + (0 if step > 0 else -7 * step)
+        value = select(within(column, 0, width), Load(x, (as_index(1), column)), const(0, f32))
+        taps.append(Store(out, (as_index(lane) + 8 * tap,), value, lane))
+    text = check(kernel([x, out], *taps), values(f32, 3, width))
+    assert text.count("= load <8 x float>") == loads
+    assert "masked.load" not in text
+
+
 def test_parts_of_a_register() -> None:
     tile = Buffer("tile", (8,), f32, "register")
     x, out, lane, few = Buffer("x", (8,), f32), Buffer("out", (4,), f32), lanes(8), lanes(3)

@@ -121,7 +121,7 @@ def _plain(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     most = UNROLLED if target.memory_operand or not copies else UNROLLED_COLUMN
     unrolled = g.knobs.discrete("unrolled", (UNROLLED_COLUMN, 100, 200, UNROLLED, 800), default=most)
     room = g.knobs.discrete("room", [target.l1 // k for k in (1, 2, 4, 8)], default=target.l1 // 2) if copies else 0
-    grain = _ask_grain(g.knobs, whole.shape, tile, copies)
+    grain = _ask_grain(g.knobs, whole.shape, tile, copies, stride == 1 and target.loads == 1)
     p = g.apply(extra)
     assert p.anchor is not None
     window = p.anchor.outputs[0]
@@ -140,7 +140,7 @@ def _plain(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     source = None if copies else _fetched(p.anchor)
     if source is not None:
         beyond = sum(t.size * t.dtype.itemsize for t in (source, p.outputs[0])) > target.l1
-        fetch = g.knobs.category("prefetch", (False, True), default=beyond)
+        fetch = g.knobs.category("prefetch", (False, True), default=beyond and target.loads > 1)
         one_piece = grain[0] == 1 or grain[1] * tile.rows >= whole.shape[-2]
         g.knobs.require(one_piece or not fetch, "rows of several channels lie apart, and are not fetched")
         distance = FETCH_AHEAD
@@ -173,21 +173,22 @@ def _role(g: Group) -> Window:
     return g.role
 
 
-def _ask_grain(knobs: Knobs, shape: tuple[int, ...], tile: Tile, copies: bool) -> tuple[int, int]:
+def _ask_grain(knobs: Knobs, shape: tuple[int, ...], tile: Tile, copies: bool, whole: bool) -> tuple[int, int]:
     """Channels, and tiles of rows, that are a task for a thread: one of each where the knobs say nothing.
 
-    Where a copy is read, its size says more: one of a factor leaves that factor to it. Otherwise, where the last tile
-    lacks two rows or more, all tiles of a channel are one task: a loop over them is cut before that one, while one over
-    channels as well tests these rows in every tile (measured on Zen 5 in vectors of 8: 24 channels of 25, 31 and 37
-    rows take 0.5 to 0.6 of the time).
+    Where a copy is read, its size says more: one of a factor leaves that factor to it. Otherwise all tiles of a channel
+    are one task where that is asked for with ``whole``, or where the last tile lacks two rows or more: a loop over them
+    is cut before that one, while one over channels as well tests these rows in every tile (measured on Zen 5 in vectors
+    of 8: 24 channels of 25, 31 and 37 rows take 0.5 to 0.6 of the time).
     """
     _, channels = knobs.factors("channels", shape[1], 2, default=(shape[1], 1))
     if len(shape) < 4:
         return channels, 1
     counts = {k for rows in range(1, shape[-2] + 1) for k in divisors(-(-shape[-2] // rows)) if k <= MOST_TILES}
     all_tiles = -(-shape[-2] // tile.rows)
-    ragged = all_tiles * tile.rows - shape[-2] > 1 and all_tiles <= MOST_TILES and shape[0] * shape[1] >= TASKS
-    tiles = knobs.discrete("tiles", sorted(counts), default=all_tiles if ragged and not copies else 1)
+    ragged = all_tiles * tile.rows - shape[-2] > 1
+    together = (ragged or whole) and all_tiles <= MOST_TILES and shape[0] * shape[1] >= TASKS
+    tiles = knobs.discrete("tiles", sorted(counts), default=all_tiles if together and not copies else 1)
     knobs.require(all_tiles % tiles == 0, "rows of tiles cannot be cut evenly into such blocks")
     return channels, tiles
 
@@ -284,7 +285,7 @@ def _plain_tile(shape: tuple[int, ...], lanes: int, stride: int, copies: bool, t
     most = target.registers // 2 - 1
     height = shape[-2] if len(shape) > 3 else 1
     long = not copies and -(-shape[-1] // lanes) >= (2 if target.registers >= MANY_REGISTERS else 4)
-    few = min(MOST_ROWS if stride == 1 else MOST_STRIDED, target.registers // 4)
+    few = min(MOST_ROWS if stride == 1 and target.loads > 1 else MOST_STRIDED, target.registers // 4)
     limit = few if long else most
     rows = max(range(1, min(limit, height) + 1), key=lambda k: (height / (-(-height // k) * k) * min(k, 6), k))
     vectors = max(1, min(most // rows, -(-shape[-1] // lanes))) if copies else 2 if long else 1
