@@ -162,7 +162,7 @@ def layouts_of(g: Group, site: Site) -> LayoutChoice:
 
 
 def arranged(
-    g: Group, tiling: Tiling, *, passes_rows: bool = False
+    g: Group, tiling: Tiling, *, passes_rows: bool = False, passes_columns: bool = False
 ) -> tuple[Group, dict[te.Tensor, Layout], te.Tensor | None]:
     """A group whose layouts are decided, with those of the tensors inside it.
 
@@ -170,6 +170,7 @@ def arranged(
         g: a group that :func:`may_be_tiled`, logical.
         tiling: its layouts.
         passes_rows: whether rows of windows that lie in the border are passed over, where the input is read as it lies.
+        passes_columns: whether columns are, besides.
 
     Returns:
         the group, which may have got a copy of its input: the conversion while the operator runs (ALT, figure 5a), or
@@ -179,7 +180,7 @@ def arranged(
     own = g.layouts.get(data)
     if tiling.data is None:
         if passes_rows:
-            g = without_border(g, columns=False)
+            g = without_border(g, columns=passes_columns)
             assert g.anchor is not None
             data = g.anchor.inputs[0]
         if border_of(data) is None:  # what margins hold is read from there, too

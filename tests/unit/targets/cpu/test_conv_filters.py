@@ -8,6 +8,7 @@ import pytest
 from benchmarks.papers.alt import Given
 from mlc.ir import te
 from mlc.ir.graph import Builder, Graph
+from mlc.ir.interp import run_function
 from mlc.ir.interp.graph import run_graph
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType, f32
@@ -15,7 +16,7 @@ from mlc.lower.knobs import Knobs
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
-from mlc.targets.cpu.schedules.conv_filters import block_of, worthy_block
+from mlc.targets.cpu.schedules.conv_filters import block_of, passes_over, worthy_block
 from mlc.targets.groups.group import Group
 from mlc.targets.groups.template import Site
 from mlc.targets.x86.record import record_for
@@ -109,6 +110,46 @@ def test_untuned_blocks_give_the_same(channels, filters, groups, space, taps, st
         (found,) = module.run(feeds).values()
     (wanted,) = run_graph(graph, feeds).values()
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "shape, cpu, passed",
+    [
+        ((1, 216, 14, 112, 5, 2, 2), "znver4", (True, True)),
+        ((1, 216, 14, 112, 5, 2, 2), "znver5", (True, False)),
+        ((1, 216, 14, 112, 5, 2, 2), "haswell", (False, False)),
+        ((4, 128, 56, 224, 1, 2, 8), "znver4", (False, False)),  # there is no border
+    ],
+)
+def test_the_border_is_passed_over_where_that_pays(shape: tuple[int, ...], cpu: str, passed: tuple[bool, bool]) -> None:
+    assert passes_over(grouped(*shape), 14, record_for(cpu)) == passed
+
+
+@pytest.mark.parametrize(
+    "channels, filters, groups, space, taps, stride",
+    [(8, 28, 2, (4, 5), 3, 1), (12, 28, 2, (3, 7), 5, 1), (24, 36, 3, (9, 13), 5, 2), (9, 42, 3, (5, 5), 5, 1)],
+)
+def test_columns_of_the_border_are_passed_over(channels, filters, groups, space, taps, stride) -> None:  # type: ignore[no-untyped-def]
+    target = get_target("x86 -mcpu=znver4")
+    graph = between(channels, filters, groups, space, taps, stride)
+    task = next(t for t in tasks_of(graph, target, OPTIONS, Observer()) if t.node.outputs[0].type.shape[1] == filters)
+    (y,) = task.node.outputs
+    rng = np.random.default_rng(1)
+    x, w, bias = (rng.integers(-2, 3, v.type.shape).astype(np.float32) for v in task.node.inputs)
+    packed = [
+        n if v.type.layout is None else v.type.layout.pack(n)
+        for n, v in zip((x, w, bias), task.node.inputs, strict=True)
+    ]
+    kernel = target.kernel(task.node, "k")
+    assert "pad" not in repr(kernel)  # no copy with a border
+    out = np.full(kernel.params[-1].shape, np.nan, np.float32)
+    run_function(kernel, [*(n.reshape(b.shape) for n, b in zip(packed, kernel.params, strict=False)), out])
+    g = Builder("wanted")
+    attrs = {"strides": (stride,) * 2, "pads": (taps // 2,) * 4, "dilations": (1, 1), "groups": groups}
+    (sums,) = g.add(get("conv"), [g.input("x", TensorType(x.shape, f32)), g.constant(w, "w")], attrs)
+    wanted = run_graph(g.finish(g.add(get("add"), [sums, g.constant(bias, "bias")])), {"x": x})
+    assert y.type.layout is not None
+    np.testing.assert_array_equal(y.type.layout.unpack(out.reshape(y.type.physical_shape)), *wanted.values())
 
 
 def test_windows_that_lie_in_the_border_are_sums_of_zeros() -> None:

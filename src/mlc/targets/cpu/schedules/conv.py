@@ -23,7 +23,7 @@ from mlc.targets.cpu.cost import USABLE, Product, Tile, bandwidth, fetches_ahead
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_blocking import CACHED, Blocking, chunks_of, come_from_far, cut_for_caches
-from mlc.targets.cpu.schedules.conv_filters import block_of, in_filters, passes_rows, worthy_block
+from mlc.targets.cpu.schedules.conv_filters import block_of, in_filters, passes_over, worthy_block
 from mlc.targets.cpu.schedules.conv_loops import ConvPlan, blocked_loops, chunked_loops
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.cpu.schedules.conv_runs import may_run, run_weight_layout, runs_pay, terms_of_run
@@ -595,7 +595,8 @@ def _worth_packing(g: Group, site: Site, target: Cpu) -> bool:
 def _schedule(g: Group, target: Cpu) -> Schedule:
     if not may_be_blocked(g, target) and (block := block_of(g)):
         tiling = blocks_of_filters(g, block)
-        return tiled_loops(g, tiling, target, passes_rows=passes_rows(g, block, target), in_bands=True)
+        rows, columns = passes_over(g, block, target)
+        return tiled_loops(g, tiling, target, passes_rows=rows, passes_columns=columns, in_bands=True)
     return conv_blocked(g, target) if g.outputs[0] in g.layouts else conv_plain(g, target)
 
 

@@ -2,7 +2,7 @@
 
 Groups that are no whole vectors of channels are computed along the pixels of a row (:mod:`conv_plain`), and short rows
 leave most of a vector empty. Blocks of filters may fill it better: so a search over layouts has found (ALT, figure 9,
-GRP-4: 2.25 times as fast). The loops are those of tiled layouts, without the rows of windows that lie in the border,
+GRP-4: 2.25 times as fast). The loops are those of tiled layouts, without what of windows lies in the border,
 and the cost model compares both.
 """
 
@@ -15,7 +15,12 @@ from mlc.lower.knobs import divisors
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_plain import joins, plain_cycles
-from mlc.targets.cpu.schedules.conv_tile import WORTH_BORDER, WORTH_BORDER_OF_VOLUMES, is_wide
+from mlc.targets.cpu.schedules.conv_tile import (
+    WIDE_VECTOR,
+    WORTH_BORDER,
+    WORTH_BORDER_OF_VOLUMES,
+    is_wide,
+)
 from mlc.targets.cpu.schedules.tiled_tile import MOVED, Choice, best_choice, shape_of
 from mlc.targets.groups.borders import share_inside
 from mlc.targets.groups.group import Group, size_of
@@ -56,7 +61,8 @@ def worthy_block(g: Group, site: Site, target: Cpu) -> int:
     cycles: dict[int, float] = {}
     for block in divisors(filters):
         if target.lanes <= FILLED * block <= FILLED * target.lanes:
-            share = share_inside(g, columns=False) if passes_rows(g, block, target) else 1.0
+            rows, columns = passes_over(g, block, target)
+            share = share_inside(g, columns=columns) if rows else 1.0
             cycles[block] = share * _choice(g, block, target).cycles + moved
     block = min(cycles, key=cycles.__getitem__, default=0)
     worth = WORTH_FILTERS if block and target.lanes % block == 0 else WORTH_ODD
@@ -68,17 +74,21 @@ def _choice(g: Group, block: int, target: Cpu) -> Choice:
     return best_choice(replace(shape_of(g, blocks_of_filters(g, block), target), moved=0), target)
 
 
-def passes_rows(g: Group, block: int, target: Cpu) -> bool:
-    """Whether blocks of so many filters are computed without the rows of windows that lie in the border.
+def passes_over(g: Group, block: int, target: Cpu) -> tuple[bool, bool]:
+    """Whether blocks of so many filters are computed without the rows of windows that lie in the border; and columns.
 
-    That takes a test a row of a window, where a tile is of one row of results, and a wide core to hide it (measured on
-    Zen 5: 1.1 to 1.2 times as fast, in vectors of 8 0.975 to 1.04).
+    Rows take a test a row of a window, where a tile is of one row of results, and a core to hide it: a wide one
+    (measured on Zen 5: 1.1 to 1.2 times as fast, in vectors of 8 0.975 to 1.04), or one that multiplies a vector a
+    cycle (on Zen 4: 1.05). Columns take code of their own for each column of a window, where a tile is a whole row (on
+    Zen 4: 1.10; not measured on others).
     """
-    rank = len(g.outputs[0].shape) - 2
+    rank, single = len(g.outputs[0].shape) - 2, target.fmas == 1 and target.vector_bytes >= WIDE_VECTOR
     least = WORTH_BORDER if rank < 3 else WORTH_BORDER_OF_VOLUMES
-    if not is_wide(target) or share_inside(g, columns=False) >= least:
-        return False
-    return all(n == 1 for n in _choice(g, block, target).rows[:-1])
+    if not (single or is_wide(target)) or share_inside(g, columns=single) >= least:
+        return False, False
+    *high, long = _choice(g, block, target).rows
+    whole = single and long == g.outputs[0].shape[-1]
+    return all(n == 1 for n in high) and (whole or share_inside(g, columns=False) < least), whole
 
 
 def _rows_and_copies(g: Group, lies: Layout | None, target: Cpu) -> float:

@@ -51,8 +51,9 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
 
 
 def tiled_loops(
-    g: Group, tiling: Tiling, target: Cpu, *, passes_rows: bool = False, in_bands: bool = False
-) -> Schedule:
+    g: Group, tiling: Tiling, target: Cpu, *, passes_rows: bool = False, passes_columns: bool = False,
+    in_bands: bool = False,
+) -> Schedule:  # fmt: skip
     """The same over layouts that are known, of which the result's may be stored in other dimensions.
 
     Args:
@@ -60,6 +61,7 @@ def tiled_loops(
         tiling: its layouts.
         target: the processor.
         passes_rows: whether rows of windows that lie in the border are passed over.
+        passes_columns: whether columns are, besides, which a tile has code of its own for.
         in_bands: whether tiles that are whole images are cut in bands, which may be around blocks of channels, and
             have ends of their own. Where layouts are searched, smaller tiles do that.
     Raises:
@@ -67,7 +69,7 @@ def tiled_loops(
     """
     knobs = g.knobs
     usual = best_choice(shape_of(g, tiling, target), target)
-    g, inner, copied = arranged(g, tiling, passes_rows=passes_rows)
+    g, inner, copied = arranged(g, tiling, passes_rows=passes_rows, passes_columns=passes_columns)
     p, new = g.applied({**inner, g.outputs[0]: tiling.output})
     assert p.anchor is not None
     s = Schedule(p.outputs)
