@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mlc.ir.expr import Binary, Const, Load, loads, rewrite, same, walk
+from mlc.ir.expr import Binary, Const, Load, Select, children, loads, rewrite, same
 from mlc.ir.index import Linear, Var
 from mlc.ir.intrinsic import Kind
 from mlc.ir.loop import Access, Allocate, Buffer, Evaluate, Seq, Stmt, Store, rebuild
 from mlc.ir.loop import walk as statements
+from mlc.ir.order import post_order
 from mlc.lower.rewrite import exprs_of
 
 Slot = tuple[tuple[int, ...], int]  # indices of the first element of a sum, and how many lanes it has (0: no vector)
@@ -88,8 +89,11 @@ def _updated(s: Store) -> Load | None:
 
 
 def _sums_of(s: Store, sums: Buffer) -> Iterator[_Sum]:
-    """Every sum that is read for an addition of an element of another buffer."""
-    for e in walk(s.value):
+    """Every sum that is read for an addition of an element of another buffer, whatever a ``select`` chooses.
+
+    What one chooses may be all that makes reading the offset legal.
+    """
+    for e in post_order((s.value,), lambda e: (e.cond,) if type(e) is Select else children(e)):
         if type(e) is Binary and e.op == "add":
             for held, offset in ((e.a, e.b), (e.b, e.a)):
                 if type(held) is Load and type(offset) is Load and held.source is sums and offset.source is not sums:
