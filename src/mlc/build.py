@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -390,14 +390,14 @@ def _step_specs(host: Compiled, programs: Mapping[str, _Program]) -> tuple[StepS
     specs, plan = [], host.plan
     flops: dict[str, int] = {}  # of each kernel
 
-    def spec(n: Node, results: tuple[ResultSpec, ...], parts: tuple[StepSpec, ...] = (), rounds: int = 1) -> StepSpec:
+    def spec(n: Node, results: tuple[ResultSpec, ...], rounds: int = 1) -> StepSpec:
         kernel = host.of_node.get(n)  # copies and loops have none
         work = flops[kernel] if kernel in flops else operations_of(n)
         if kernel is not None:
             flops[kernel] = work
         # recurrences within recurrences may take any number
         work, traffic = (min(rounds * count, MAX_INT) for count in (work, traffic_of(n)))
-        return StepSpec(kernel or n.op.name, n.sources, work, traffic, results, parts=parts)
+        return StepSpec(kernel or n.op.name, n.sources, work, traffic, results)
 
     def parts_of_loop(n: Node) -> tuple[StepSpec, ...]:
         inner, rounds = host.plans[body_of_scan(n)], n.attrs["rounds"]
@@ -409,7 +409,8 @@ def _step_specs(host: Compiled, programs: Mapping[str, _Program]) -> tuple[StepS
             specs.append(_device_step(n, host, programs))
             continue
         results = tuple(_result_spec(v, plan) for v in n.outputs)
-        specs.append(spec(n, results, parts_of_loop(n) if is_scan(n) else ()))
+        step = spec(n, results)
+        specs.append(replace(step, parts=parts_of_loop(n), rounds=n.attrs["rounds"]) if is_scan(n) else step)
     specs += [StepSpec("copy", (), 0, 2 * c.nbytes, ()) for c in plan.copies]
     return tuple(specs)
 

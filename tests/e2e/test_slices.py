@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,9 +13,11 @@ from onnx import helper
 
 import mlc
 from benchmarks.zoo import build, sample_inputs
-from mlc.api import options, tuning_tasks
+from mlc.api import KernelEstimate, estimates, options, tuning_tasks
+from mlc.cli.main import run
 from mlc.pipeline import passes
 from mlc.rewrite.slices import use_slices
+from mlc.runtime import open_package
 from tests.e2e.compiled import assert_same, load, network, reference
 
 OFF = {"disabled_passes": ("slices",)}
@@ -135,3 +138,35 @@ def test_the_program_is_written_down(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     header = package.members["include/mlc_model.h"].decode()
     assert "/* Runs step i, one of 0," in header
     assert "void mlc_parts(" in header
+
+
+def test_tools_see_the_kernels_in_a_loop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forced(monkeypatch, 2)
+    model, _ = convolutions(6)
+    file = tmp_path / "module.tar"
+    onnx.save(model, tmp_path / "model.onnx")
+    assert run(["compile", str(tmp_path / "model.onnx"), "-o", str(file), "--target", "x86 -mcpu=znver4"]) == 0
+    assert "kernels      3, called in 6 steps" in capsys.readouterr().out
+    assert run(["inspect", str(file)]) == 0
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert [row for row in rows if row and row[0].startswith("k")] == [
+        ["kernel", "steps"], ["k0_conv_relu", "4"], ["k1_reduce_mean", "1"], ["k2_matmul", "1"],
+    ]  # fmt: skip
+
+
+def test_estimates_count_the_calls_of_all_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    forced(monkeypatch, 2)
+    model = load(convolutions(6)[0])
+
+    def estimated(**more: Any) -> dict[str, KernelEstimate]:
+        mlc.compile(model, target="x86 -mcpu=skylake-avx512", **more).save(tmp_path / "module.tar")
+        with open_package(tmp_path / "module.tar") as package:
+            return {e.kernel: e for e in estimates(package)}
+
+    slices, whole = estimated(), estimated(**OFF)
+    assert {name: e.steps for name, e in slices.items()} == {"k0_conv_relu": 12, "k1_reduce_mean": 3, "k2_matmul": 3}
+    conv, at_once = slices["k0_conv_relu"], whole["k0_conv_relu"]
+    assert conv.cycles * conv.steps == pytest.approx(at_once.cycles * at_once.steps, rel=0.2)
+    assert conv.share == pytest.approx(at_once.share, rel=0.2)

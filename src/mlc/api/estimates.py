@@ -98,7 +98,7 @@ def _parsed(text: bytes) -> object:
 def _called(package: Package) -> dict[str, tuple[int, int]]:
     """Calls and operations of each kernel."""
     found: dict[str, tuple[int, int]] = {}
-    for step in package.manifest.steps:
+    for step, times in package.manifest.calls:
         calls, flops = found.get(step.kernel, (0, 0))
-        found[step.kernel] = calls + 1, flops + step.flops
+        found[step.kernel] = calls + times, flops + step.flops
     return found

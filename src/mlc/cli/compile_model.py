@@ -282,7 +282,7 @@ def _summary(package: Package, output: str | None, quantized: Quantization | Non
     seconds = package.report.seconds + (0.0 if quantized is None else quantized.seconds)
     facts = {
         "target": manifest.target.string,
-        "kernels": f"{kernel_count(manifest)}, called in {len(manifest.steps)} steps{_tuned(package)}",
+        "kernels": f"{kernel_count(manifest)}, called in {len(manifest.calls)} steps{_tuned(package)}",
         "parameters": file_bytes(manifest.memory.params_bytes),
         "workspace": file_bytes(manifest.memory.workspace_bytes),
         "compiled in": f"{seconds:.2f} s, {file_bytes(package.report.peak_bytes)} at most",
@@ -322,7 +322,7 @@ def _document(package: Package, output: str | None) -> dict[str, Any]:
         "inputs": [spec.to_json() for spec in manifest.inputs],
         "outputs": [spec.to_json() for spec in manifest.outputs],
         "kernels": kernel_count(manifest),
-        "steps": len(manifest.steps),
+        "steps": len(manifest.calls),
         "notices": list(package.notices),
         "memory": manifest.memory.to_json(),
         "functions": dict(package.functions),
@@ -345,4 +345,4 @@ def _document(package: Package, output: str | None) -> dict[str, Any]:
 
 def kernel_count(manifest: Manifest) -> int:
     """How many different kernels the steps call."""
-    return len({step.kernel for step in manifest.steps})
+    return len({step.kernel for step, _ in manifest.calls})

@@ -100,7 +100,7 @@ def _kernels(ctx: click.Context) -> list[str]:
     for word in split_arg_string(os.environ.get("COMP_WORDS", "")):
         if word.endswith(".tar") and os.path.isfile(word):
             with open_package(word) as package:
-                return list(dict.fromkeys(step.kernel for step in package.manifest.steps))
+                return list(dict.fromkeys(step.kernel for step, _ in package.manifest.calls))
     return []
 
 

@@ -119,7 +119,7 @@ def _listing(package: Package, kind: str, kernel: str, arch: str | None) -> str:
     if kind in ("ptx", "sass"):
         return device_listing(package, kernel, kind, arch)
     texts = {name: package.read(name).decode("utf-8", "replace") for name in package.names() if name.startswith("src/")}
-    known = list(dict.fromkeys([*(step.kernel for step in package.manifest.steps), *listing.kernels(texts)]))
+    known = list(dict.fromkeys([*(step.kernel for step, _ in package.manifest.calls), *listing.kernels(texts)]))
     on_device = [name for k in device_kernels(package) for name in (k.kernel.rpartition("_")[0], k.kernel)]
     if kind == "src" and kernel in on_device:
         return device_listing(package, kernel, kind)
@@ -197,9 +197,12 @@ def _device_table(console: Console, kernels: Sequence[KernelReport]) -> str:
 
 
 def kernel_facts(manifest: Manifest) -> list[dict[str, Any]]:
-    """Each kernel with its steps, operations and bytes of all of them, in the order of their first step."""
+    """Each kernel with its steps, operations and bytes of all of them, in the order of their first step.
+
+    A step of a loop counts once, with what it does in all rounds.
+    """
     found: dict[str, dict[str, Any]] = {}
-    for step in manifest.steps:
+    for step, _ in manifest.calls:
         facts = found.setdefault(
             step.kernel, {"kernel": step.kernel, "steps": 0, "flops": 0, "bytes": 0, "sources": []}
         )

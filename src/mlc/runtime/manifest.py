@@ -73,6 +73,7 @@ class StepSpec:
         results: what it leaves behind in the host's memory.
         device: what the device has to do; ``None`` is a step of the native code.
         parts: steps that this one repeats, of which those of all rounds count together; without results or parts.
+        rounds: how often it repeats them.
     """
 
     kernel: str
@@ -82,6 +83,7 @@ class StepSpec:
     results: tuple[ResultSpec, ...]
     device: DeviceCall | None = None
     parts: tuple[StepSpec, ...] = ()
+    rounds: int = 1
 
     def to_json(self) -> dict[str, Any]:
         step: dict[str, Any] = {
@@ -95,20 +97,24 @@ class StepSpec:
             step["device"] = self.device.to_json()
         if self.parts:
             step["parts"] = [part.to_json() for part in self.parts]
+            step["rounds"] = self.rounds
         return step
 
     @classmethod
     def from_json(cls, value: object, where: str) -> StepSpec:
         fields = Fields(value, where)
         parts = fields.maybe("parts", lambda items, place: as_list(items, place, cls._part)) or ()
-        return cls._of(fields, fields.maybe("device", DeviceCall.from_json), parts)
+        rounds = fields.take("rounds", as_integer) if parts else 1
+        return cls._of(fields, fields.maybe("device", DeviceCall.from_json), parts, rounds)
 
     @classmethod
     def _part(cls, value: object, where: str) -> StepSpec:
         return cls._of(Fields(value, where))
 
     @classmethod
-    def _of(cls, fields: Fields, device: DeviceCall | None = None, parts: tuple[StepSpec, ...] = ()) -> StepSpec:
+    def _of(
+        cls, fields: Fields, device: DeviceCall | None = None, parts: tuple[StepSpec, ...] = (), rounds: int = 1
+    ) -> StepSpec:
         spec = cls(
             fields.take("kernel", as_text),
             fields.take("sources", _texts),
@@ -117,6 +123,7 @@ class StepSpec:
             fields.take("results", lambda items, place: as_list(items, place, ResultSpec.from_json)),
             device,
             parts,
+            rounds,
         )
         fields.end()
         return spec
@@ -294,6 +301,11 @@ class Manifest:
     updates: Mapping[str, str] = field(default_factory=dict)
 
     format_version: ClassVar[int] = FORMAT_VERSION
+
+    @property
+    def calls(self) -> list[tuple[StepSpec, int]]:
+        """What steps call, in order, and how often each does: in place of a step with parts, these."""
+        return [(part, step.rounds) for step in self.steps for part in (step.parts or (step,))]
 
     def with_members(self, members: Mapping[str, MemberSpec]) -> Manifest:
         return replace(self, members=dict(members))

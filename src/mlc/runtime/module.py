@@ -224,7 +224,7 @@ class Module:
         """The same, of a model that has steps with parts."""
         native, steps, call = self._native, self.manifest.steps, (*frame.pointers, *self._memory)
         assert native.parts is not None
-        shown = [part for step in steps for part in (step.parts or (step,))]
+        shown = [step for step, _ in self.manifest.calls]
         times = np.zeros((repeats + 1, len(shown)), np.int64)
         with native.lock:
             native.require_open()

@@ -55,8 +55,9 @@ def results(draw: st.DrawFn) -> ResultSpec:
 @st.composite
 def manifests(draw: st.DrawFn) -> Manifest:
     names = st.lists(texts, max_size=2).map(tuple)
-    parts = st.lists(st.builds(StepSpec, texts, names, counts, counts, st.just(())), max_size=2).map(tuple)
-    steps = st.builds(StepSpec, texts, names, counts, counts, unique(results()), st.none(), parts)
+    part = st.builds(StepSpec, texts, names, counts, counts, st.just(()))
+    steps = st.builds(StepSpec, texts, names, counts, counts, unique(results()), st.none())
+    loops = st.builds(replace, steps, parts=st.lists(part, min_size=1, max_size=2).map(tuple), rounds=counts)
     params = [ParamSpec(t.name, t.dtype, t.shape, 64 * i) for i, t in enumerate(draw(unique(tensors)))]
     members = draw(st.dictionaries(texts, st.builds(MemberSpec, sums, counts), max_size=3))
     return Manifest(
@@ -69,7 +70,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         draw(st.builds(ModelSpec, texts, sums, texts)),
         draw(unique(tensors)),
         draw(unique(tensors)),
-        draw(st.lists(steps, max_size=3).map(tuple)),
+        draw(st.lists(st.one_of(steps, loops), max_size=3).map(tuple)),
         MemorySpec(1 << 30, 1 << 30),
         tuple(params),
         members,
@@ -162,6 +163,7 @@ def edited(manifest: Manifest, path: str, value: object) -> dict:
         ("steps.0.flops", -1, r"steps\[0\]\.flops: expected an integer"),
         ("steps.0.parts", [PART | {"bytes": "8"}], r"steps\[0\]\.parts\[0\]\.bytes: expected an integer"),
         ("steps.0.parts", [PART | {"parts": []}], r"steps\[0\]\.parts\[0\]"),
+        ("steps.0.parts", [PART], r"steps\[0\]\.rounds"),
         (
             "steps.0.results.0.space",
             "heap",
