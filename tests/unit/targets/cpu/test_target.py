@@ -76,11 +76,19 @@ def test_wrong_target_strings_are_refused(text: str, message: str) -> None:
     assert refusal.value.hint
 
 
-@pytest.mark.parametrize("shape, out_dim, in_dim", [((64, 32, 3, 3), 0, 1), ((12, 9, 4, 4), 1, 0), ((24, 17, 5), 0, 1)])
-def test_weights_are_packed_by_tiles_of_output_channels(shape: tuple[int, ...], out_dim: int, in_dim: int) -> None:
-    layout = weight_layout(shape, out_dim, in_dim, 2, AVX512)
-    assert layout.physical_shape[-1] == 32
-    assert layout.physical_shape[-2] == min(16, shape[in_dim])
+@pytest.mark.parametrize("taps_first", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "packed", "by_taps"),
+    [
+        ((64, 32, 3, 3), (2, 2, 3, 3, 16, 32), (2, 3, 3, 2, 16, 32)),
+        ((24, 17, 5), (1, 2, 5, 16, 32), (1, 5, 2, 16, 32)),
+    ],
+)
+def test_weights_are_packed_by_tiles_of_output_channels(
+    shape: tuple[int, ...], packed: tuple[int, ...], by_taps: tuple[int, ...], taps_first: bool
+) -> None:
+    layout = weight_layout(shape, 2, AVX512, block=16, taps_first=taps_first)
+    assert layout.physical_shape == (by_taps if taps_first else packed)
     array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     np.testing.assert_array_equal(layout.unpack(layout.pack(array)), array)
 

@@ -1,8 +1,7 @@
 """Direct convolution in blocked layouts.
 
 Outputs ``NCHW[v]c`` with ``v`` the vector width, a register tile of pixels × channel vectors, one broadcast of
-the input and one fused multiply-add a vector; weights are packed in the order in which they are used. What tiles do
-well: ``benchmarks`` and the roofline of 2 FMA and 2 loads a cycle.
+the input and one fused multiply-add a vector; weights are packed in the order in which they are used.
 """
 
 from __future__ import annotations
@@ -73,38 +72,23 @@ MOST_PANELS = 16  # register tiles of output channels that share a block of pixe
 
 
 def weight_layout(
-    shape: Sequence[int],
-    out_dim: int,
-    in_dim: int,
-    vectors: int,
-    target: Cpu,
-    dot: Dot | None = None,
-    *,
-    block: int | None = None,
-    taps_first: bool = False,
+    shape: Sequence[int], vectors: int, target: Cpu, dot: Dot | None = None, *, block: int, taps_first: bool = False
 ) -> Layout:
     """Weights in the order of use: ``[O / tile][C / block][taps…][block of C][tile of O]``, terms of C as packed.
 
     Args:
-        shape: logical shape.
-        out_dim: dimension of the output channels.
-        in_dim: dimension of the input channels.
+        shape: logical shape ``[o, c, taps…]``.
         vectors: channel vectors of a register tile.
         target: gives the vector width.
         dot: sums up several input channels at once.
-        block: input channels of a block; as many as :func:`channels_of_block` says unless given.
+        block: input channels of a block.
         taps_first: whether all blocks of a tap follow one another, and not all taps of a block.
     """
     tile = vectors * target.lanes
-    if block is None:
-        block = channels_of_block(shape[in_dim], target, 1 if dot is None else dot.terms)
-    layout = Layout(tuple(shape)).pad(out_dim, 0, -shape[out_dim] % tile).pad(in_dim, 0, -shape[in_dim] % block)
-    layout = layout.split(out_dim, tile)
-    c = in_dim + (1 if in_dim > out_dim else 0)
-    layout = layout.split(c, block)
-    o = out_dim + (1 if out_dim > in_dim else 0)
-    taps = [k for k in range(len(layout.physical_shape)) if k not in (o, o + 1, c, c + 1)]
-    layout = layout.reorder(o, *((*taps, c) if taps_first else (c, *taps)), c + 1, o + 1)
+    layout = Layout(tuple(shape)).pad(0, 0, -shape[0] % tile).pad(1, 0, -shape[1] % block)
+    layout = layout.split(0, tile).split(2, block)
+    taps = range(4, len(layout.physical_shape))
+    layout = layout.reorder(0, *((*taps, 2) if taps_first else (2, *taps)), 3, 1)
     return layout if dot is None else dot.packed(layout, target.lanes)
 
 
@@ -549,7 +533,7 @@ def _packed(shape: Sequence[int], plan: ConvPlan, target: Cpu, dot: Dot | None) 
     vectors = plan.tile.vectors
     if plan.run and dot is not None:
         return run_weight_layout(shape, vectors, target, dot)
-    return weight_layout(shape, 0, 1, vectors, target, dot, block=plan.block, taps_first=plan.taps_first)
+    return weight_layout(shape, vectors, target, dot, block=plan.block, taps_first=plan.taps_first)
 
 
 def _worth_blocks(g: Group, target: Cpu) -> bool:
