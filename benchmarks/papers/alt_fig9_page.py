@@ -26,10 +26,10 @@ or where a vector reaches over the border: the limit *in whole vectors* counts t
 ways to fill them, with channels (of a group's results; what is in the border is passed over; depthwise, what is read is
 turned from rows, in four shuffles a vector, each of which takes the place of a multiply-add), with pixels of a row, or
 with pixels of all images, copied next to each other for each tap. *Results computed* are those of padded blocks, too,
-as multiples of the operator's. Searches have the budgets that the table says, of the paper's 1,000: 100 trials where a
-row is far from its limit, 200 where the joint one had fallen behind with fewer. These ran on a core of their own,
-beside other work on the other core; those of 24, the comparison of all three (the least of three for most rows), and
-other engines ran with nothing else on the machine.
+as multiples of the operator's. Searches have the budgets that the table says, of the paper's 1,000: more where a row
+was far from its limit, or where the joint one had fallen behind with fewer. They ran on a core of their own, beside
+other work on the other core, or, those of 24 trials, with nothing else on the machine; so did the comparison of all
+three (the least of three for most rows) and other engines.
 Engines are called through Python, which takes them some microseconds; mlc's kernels are called by native code. The
 paper draws ten configurations of each operator.
 """

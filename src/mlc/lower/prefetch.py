@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import within
 from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
-from mlc.ir.loop import Buffer, For, ForKind, Prefetch, Stmt
+from mlc.ir.loop import Buffer, For, ForKind, Prefetch, Stmt, dense_strides
 from mlc.lower.bounds import Nest, box_of
 from mlc.lower.relations import Fetch
 from mlc.lower.rewrite import decided
 from mlc.lower.stage import Stage
 
 LINE = 64  # bytes of a cache line
+# Elements that a run may have at most for one that is read: windows that do not reach the last columns of an image
+# leave gaps between its rows, which are fetched as well.
+GAPS = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Elements next to each other: the first of them, and how many there are."""
+    """Elements next to each other, most of which are read: the first of them, and how many there are."""
 
     first: tuple[Linear, ...]
     length: int
@@ -63,17 +67,13 @@ def _run(stage: Stage, inside: Stage, fetch: Fetch, nests: dict[Stage, Nest]) ->
     t = fetch.tensor
     box = box_of(t, inside, fetch.pieces, nests)
     origin, extents = [first for first, _ in box], [n for _, n in box]
-    whole = [n == size for n, size in zip(extents, t.shape, strict=True)]
-    partial = next((d for d in reversed(range(len(whole))) if not whole[d]), 0)
-    if any(n > 1 for n in extents[:partial]):
+    length = 1 + sum((n - 1) * step for n, step in zip(extents, dense_strides(t.shape), strict=True))
+    if length > GAPS * prod(extents):
         raise ScheduleError(
             f"prefetch: stage {inside.name} reads no contiguous part of {t.name} in {fetch.pieces.name}"
         )
     var = nests[stage].loops[fetch.ahead]
     shifted = tuple(substitute(ix, {var: as_index(var) + fetch.distance}) for ix in origin)
-    length = 1
-    for n in extents[partial:]:
-        length *= n
     return Run(shifted, length)
 
 

@@ -64,8 +64,8 @@ class Stage(Loops):
     ) -> None:
         """Bring what a later iteration reads of an input into a cache.
 
-        The iterations of ``at`` share what one iteration of ``ahead`` reads, which has to be contiguous. With ``at``
-        the same loop as ``ahead``, each iteration fetches the whole.
+        The iterations of ``at`` share what one iteration of ``ahead`` reads, which has to be contiguous but for small
+        gaps. With ``at`` the same loop as ``ahead``, each iteration fetches the whole.
 
         >>> s, x, y = rows()
         >>> i, j = s[y].axes

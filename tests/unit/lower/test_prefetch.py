@@ -110,9 +110,22 @@ def test_pieces_that_lie_apart_are_fetched_one_by_one() -> None:
     assert schedule.history[-1] == "s[c].prefetch(a, io, ii, distance=1, level=1, pieces=ii)"
     with pytest.raises(ScheduleError, match="io of stage c is not between ii and j"):
         out.prefetch(A, ii, j, pieces=io)
-    out.prefetch(A, io, ii)
-    with pytest.raises(ScheduleError, match="stage c reads no contiguous part of a in io"):
-        lower(schedule, [A, c], "kernel")
+
+
+@pytest.mark.parametrize("columns", [58, 20])
+def test_small_gaps_between_rows_are_fetched_as_well(columns: int) -> None:
+    """Two rows of 64 elements, of which some are read."""
+    c = te.compute((8, columns), lambda i, j: A[i, j + 4] + 1.0, "c")
+    schedule = Schedule([c])
+    i, _ = schedule[c].axes
+    io, ii = schedule[c].split(i, 2)
+    schedule[c].prefetch(A, io, ii)
+    if columns == 20:
+        with pytest.raises(ScheduleError, match="stage c reads no contiguous part of a in io"):
+            lower(schedule, [A, c], "kernel")
+    else:
+        text = repr(lower(schedule, [A, c], "kernel"))
+        assert [f"prefetch(a[2*io + 2, 64*ii + {at}], level=1)" in text for at in (4, 20, 36, 52)] == [True] * 4
 
 
 def test_values_stay_the_same() -> None:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+import mlc
 from benchmarks.papers.alt import Given
+from mlc.api.training import wrapped
 from mlc.ir import te
 from mlc.ir.graph import Builder, Graph
 from mlc.ir.interp.graph import run_graph
@@ -131,3 +133,14 @@ def test_runs_give_the_results_of_the_convolution(
         (found,) = module.run(feeds).values()
     (wanted,) = run_graph(graph, feeds).values()
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("cpu, groups, filters", [("haswell", 3, 84), ("znver4", 3, 84), ("znver5", 54, 54)])
+def test_windows_that_do_not_reach_the_last_columns_are_fetched_ahead(cpu: str, groups: int, filters: int) -> None:
+    g = Builder("far")
+    x = g.input("x", TensorType((8, 54, 67, 58), f32))
+    w = g.constant(np.ones((filters, 54 // groups, 3, 3), np.float32), "w")
+    attrs = {"strides": (2, 4), "pads": (2, 0, 2, 0), "dilations": (1, 1), "groups": groups}
+    (y,) = g.add(get("conv"), [x, w], attrs)
+    graph = g.finish(g.add(get("relu"), [y], names=["y"]))
+    assert mlc.compile(wrapped(graph), f"x86 -mcpu={cpu}", records=[]).manifest.steps
