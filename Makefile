@@ -5,6 +5,8 @@ VENV   := .venv
 STAMP  := $(VENV)/.installed
 PEERS  := $(VENV)/.peers
 JOBS   ?= 2
+# A worker that is done takes over tests of the other: the first few hundred take as long as all the rest.
+SPREAD := -n $(JOBS) --dist worksteal
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # Tests start hundreds of processes, each of which would compile all that it imports where this is set.
@@ -20,10 +22,10 @@ demo: $(STAMP)  ## build ResNet-18, compile it, check it against onnxruntime and
 	bash examples/demo.sh
 
 test: $(STAMP)  ## the tests that take seconds
-	pytest -n $(JOBS) -m "not slow"
+	pytest $(SPREAD) -m "not slow"
 
 test-all: $(STAMP)  ## every test
-	pytest -n $(JOBS) --hypothesis-profile=steady
+	pytest $(SPREAD) --hypothesis-profile=steady
 
 lint: $(STAMP)  ## lint, format and types
 	ruff check .
@@ -31,7 +33,7 @@ lint: $(STAMP)  ## lint, format and types
 	mypy
 
 check: lint  ## lint, format, types, architecture and unit tests
-	pytest -n $(JOBS) -m "not slow" tests/test_architecture.py tests/unit
+	pytest $(SPREAD) -m "not slow" tests/test_architecture.py tests/unit
 
 bench: $(PEERS)  ## measure against the other engines; ARGS="--quick --out build/bench" takes minutes
 	python -m benchmarks --out benchmarks/results $(ARGS)
