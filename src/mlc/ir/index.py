@@ -495,7 +495,7 @@ def terms_text(index: Linear) -> str:
     """The text of a form without its constant; empty where there are no terms."""
     out = ""
     for atom, c in index.terms.items():
-        body = str(atom)
+        body = atom.name if type(atom) is Var else str(atom)
         if c != 1 and type(atom) in (Quotient, Remainder):
             body = f"({body})"  # `2*i//3` would read as `(2*i)//3`
         if abs(c) != 1:

@@ -29,49 +29,60 @@ def const_text(e: Const) -> str:
 def expr_text(e: Expr, lane: Var | None = None) -> str:
     """One line of text; indices along ``lane`` print as slices."""
     out: list[str] = []
-    stack: list[Expr | str] = [e]
+    stack: list[Expr | str] = [e]  # what is still to be written, the next at the end
     while stack:
         top = stack.pop()
         if isinstance(top, str):
             out.append(top)
+        elif isinstance(top, Load):
+            out.append(f"{top.source.name}[{indices_text(top.indices, lane)}]")
+        elif isinstance(top, Binary):
+            word = _INFIX.get(top.op)
+            if word is None:
+                out.append(f"{top.op}(")
+                stack += (")", top.b, ", ", top.a)
+                continue
+            if word == "&" and top.dtype.kind == "b":
+                word = "and"
+            _push(stack, top.b)
+            stack.append(f" {word} ")
+            _push(stack, top.a)
+        elif isinstance(top, Cast):
+            out.append(f"{top.dtype.name}(")
+            stack += (")", top.a)
+        elif isinstance(top, (Call, Select)):
+            name, args = (top.fn, top.args) if isinstance(top, Call) else ("select", (top.cond, top.a, top.b))
+            out.append(f"{name}(")
+            stack.append(")")
+            for k in range(len(args) - 1, 0, -1):
+                stack += (args[k], ", ")
+            stack += args[:1]
         else:
-            stack += reversed(_pieces(top, lane))
+            out.append(_leaf_text(top))
     return "".join(out)
 
 
-def _pieces(e: Expr, lane: Var | None) -> list[Expr | str]:
-    """The text of one node, with operands where theirs belongs."""
+def _push(stack: list[Expr | str], e: Expr) -> None:
+    """An operand of an infix operator is the next to be written, in parentheses where it needs them."""
+    if type(e) is Within or (type(e) is Binary and e.op in _INFIX):
+        stack += (")", e, "(")
+    else:
+        stack.append(e)
+
+
+def _leaf_text(e: Expr) -> str:
+    """The text of what has neither operands nor a tensor."""
     if isinstance(e, Const):
-        return [const_text(e)]
+        return const_text(e)
     if isinstance(e, IndexValue):
-        return [f"{e.dtype}({linear_text(e.index)})"]
+        return f"{e.dtype}({linear_text(e.index)})"
     if isinstance(e, Within):
         lo, hi, text = e.lo, e.hi, linear_text(e.index)
         least, most = e.index.bounds()
         if least >= lo:
-            return [f"{text} < {hi}"]
-        return [f"{lo} <= {text}" if most < hi else f"{lo} <= {text} < {hi}"]
-    if isinstance(e, Load):
-        return [f"{e.source.name}[{indices_text(e.indices, lane)}]"]
-    if isinstance(e, Binary):
-        if e.op not in _INFIX:
-            return [f"{e.op}(", e.a, ", ", e.b, ")"]
-        word = "and" if e.op == "and" and e.dtype.kind == "b" else _INFIX[e.op]
-        return [*_operand(e.a), f" {word} ", *_operand(e.b)]
-    if isinstance(e, (Call, Select)):
-        name, args = ("select", (e.cond, e.a, e.b)) if isinstance(e, Select) else (e.fn, e.args)
-        pieces: list[Expr | str] = [f"{name}("]
-        for k, a in enumerate(args):
-            pieces += [", ", a] if k else [a]
-        return [*pieces, ")"]
-    if isinstance(e, Cast):
-        return [f"{e.dtype}(", e.a, ")"]
+            return f"{text} < {hi}"
+        return f"{lo} <= {text}" if most < hi else f"{lo} <= {text} < {hi}"
     raise TypeError(f"no text for {type(e).__name__}")
-
-
-def _operand(e: Expr) -> list[Expr | str]:
-    wrap = type(e) is Within or (type(e) is Binary and e.op in _INFIX)
-    return ["(", e, ")"] if wrap else [e]
 
 
 def indices_text(indices: tuple[Linear, ...], lane: Var | None = None) -> str:
