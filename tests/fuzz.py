@@ -1,6 +1,6 @@
 """How many examples a property test tries.
 
-A property test names a count for ``make test-all``; ``make test`` tries two fifths of them, the first ones, and draws
+A property test names a count for ``make test-all``; ``make test`` tries a quarter of them, the first ones, and draws
 the same ones in every run. ``pytest --hypothesis-profile=fuzz`` draws fifty times as many as named, at random.
 """
 
@@ -15,7 +15,7 @@ _PHASES = [Phase.explicit, Phase.generate, Phase.shrink]  # explanations take mi
 def register_profiles() -> None:
     """Make ``quick`` (the default), ``steady`` and ``fuzz`` known; called once, before any test module is imported."""
     common = settings(deadline=None, database=None, phases=_PHASES, suppress_health_check=_SLOW)
-    settings.register_profile("quick", common, derandomize=True, max_examples=40)
+    settings.register_profile("quick", common, derandomize=True, max_examples=25)
     settings.register_profile("steady", common, derandomize=True, max_examples=100)
     settings.register_profile("fuzz", common, max_examples=5000)
     settings.load_profile("quick")

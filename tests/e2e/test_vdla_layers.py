@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.lower.knobs import Knobs
@@ -18,6 +18,7 @@ from mlc.vdla.layer import Layer
 from mlc.vdla.schedules import plan_layer
 from mlc.vdla.schedules.elementwise import ask
 from mlc.vdla.sim import Device, Report
+from tests.fuzz import examples
 from tests.unit.vdla.schedules.layers import inputs_of, make_elementwise, make_layer, wanted
 from tests.unit.vdla.test_fold import laid
 
@@ -247,7 +248,7 @@ def test_every_knob_of_elementwise_layers(choices: dict[str, Any], adder: str) -
     check_layer(layer, "full", adder=adder, **choices)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(0, 2**32))
 def test_random_elementwise_layers_and_knobs(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mlc
@@ -36,6 +36,7 @@ from tests.e2e.compiled import load
 from tests.e2e.test_vdla_layers import check_layer
 from tests.e2e.test_vdla_models import IMAGES, residual_network
 from tests.e2e.test_vdla_regions import Layers, check_region
+from tests.fuzz import examples
 from tests.unit.vdla.schedules.layers import make_elementwise, make_layer, product_of
 
 Order = tuple[str, ...]
@@ -115,14 +116,14 @@ def check_random_product(seed: int) -> None:
         check_layer(layer, profile, like=like, **space.config(row))
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.integers(0, 2**32))
 def test_random_layouts_of_products(seed: int) -> None:
     check_random_product(seed)
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.integers(0, 2**32))
 def test_many_random_layouts_of_products(seed: int) -> None:
     check_random_product(seed)
@@ -144,14 +145,14 @@ def check_random_elementwise(seed: int) -> None:
         check_layer(moved, "full", **space.config(row))
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.integers(0, 2**32))
 def test_random_layouts_without_a_product(seed: int) -> None:
     check_random_elementwise(seed)
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.integers(0, 2**32))
 def test_many_random_layouts_without_a_product(seed: int) -> None:
     check_random_elementwise(seed)
@@ -176,14 +177,14 @@ def check_random_region(seed: int) -> None:
     check_region(region, PROFILES["osdi18_i8"])
 
 
-@settings(max_examples=5, deadline=None)
+@examples(5)
 @given(st.integers(0, 2**32))
 def test_random_layouts_between_the_layers_of_a_region(seed: int) -> None:
     check_random_region(seed)
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.integers(0, 2**32))
 def test_many_random_layouts_between_the_layers_of_a_region(seed: int) -> None:
     check_random_region(seed)

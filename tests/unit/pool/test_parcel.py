@@ -7,12 +7,13 @@ import json
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc import __version__
 from mlc.errors import DocumentError
 from mlc.pool.parcel import Parcel, refusal, split
+from tests.fuzz import examples
 
 SOUND = Parcel("measure", {"a": [1, 2.5, None, "ü"]}, (b"one", b"", b"three"))
 
@@ -26,7 +27,7 @@ def with_header(header: object, parts: bytes = b"") -> bytes:
     return with_text(json.dumps(header).encode(), parts)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.text(max_size=9), st.dictionaries(st.text(max_size=5), st.integers()), st.lists(st.binary(max_size=50)))
 def test_what_was_sent_is_what_arrives(kind: str, header: dict[str, int], parts: list[bytes]) -> None:
     sent = Parcel(kind, header, tuple(parts))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.rewrite import arena
 from mlc.rewrite.arena import ALIGNMENT, Block, live_bytes, place, rounded
+from tests.fuzz import examples
 
 blocks = st.builds(
     lambda size, first, length: Block(size, first, first + length),
@@ -18,7 +19,7 @@ blocks = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(st.lists(blocks, max_size=14))
 def test_blocks_that_live_together_lie_apart(given_blocks: list[Block]) -> None:
     for strategy in (place, arena._by_time, arena._by_size):
@@ -67,7 +68,7 @@ def naive_by_time(given_blocks: list[Block]) -> list[int]:
     return offsets
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.lists(blocks, max_size=30))
 def test_gaps_are_kept_as_they_would_be_found(given_blocks: list[Block]) -> None:
     assert arena._by_time(given_blocks)[0] == naive_by_time(given_blocks)

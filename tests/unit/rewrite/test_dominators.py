@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.ir.graph import Graph, Node
 from mlc.rewrite.dominators import post_dominators
+from tests.fuzz import examples
 from tests.unit.rewrite.helpers import Net
 
 
@@ -32,7 +33,7 @@ def by_definition(graph: Graph) -> dict[Node, Node | None]:
     }
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(st.data())
 def test_post_dominators_of_random_graphs(data: st.DataObject) -> None:
     n = Net()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.ir import te
@@ -16,6 +16,7 @@ from mlc.ops.algorithms import Algorithm
 from mlc.rewrite.fuse import FuseLimits, fuse, group_each
 from mlc.rewrite.group import body_of, is_group
 from mlc.rewrite.winograd import use_winograd
+from tests.fuzz import examples
 from tests.unit.rewrite.helpers import Net, assert_same
 from tests.unit.rewrite.random_graphs import random_graph
 
@@ -294,7 +295,7 @@ def test_a_graph_without_nodes_is_left_alone() -> None:
     assert group_each(graph) is graph
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@examples(40)
 @given(st.data())
 def test_random_graphs_compute_the_same_when_fused(data: st.DataObject) -> None:
     graph = random_graph(data)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import ImportModelError, VerifyError
@@ -19,6 +19,7 @@ from mlc.rewrite.fuse import fuse, group_each
 from mlc.rewrite.group import is_alias
 from mlc.rewrite.memory import Copy, InPlace, Location, MemoryPlan, Space, check_plan, plan_memory
 from mlc.rewrite.updates import readers_first
+from tests.fuzz import examples
 from tests.unit.rewrite.helpers import Net, inputs_of
 from tests.unit.rewrite.random_graphs import random_graph
 
@@ -69,7 +70,7 @@ def planned(graph: Graph, scratch: dict[Node, int] | None = None, over: dict[int
     return plan
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@examples(40)
 @given(st.data())
 def test_plans_of_random_graphs_hold(data: st.DataObject) -> None:
     graph = random_graph(data)
@@ -89,7 +90,7 @@ def ways_over(graph: Graph, draw: Callable[[Any], Any]) -> dict[int, int]:
     return over
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@examples(40)
 @given(st.data())
 def test_outputs_over_inputs_in_random_graphs_leave_what_is_still_read(data: st.DataObject) -> None:
     graph = random_graph(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import UsageError, VerifyError
@@ -11,6 +11,7 @@ from mlc.ir.graph import Graph
 from mlc.rewrite import is_group, plan_memory
 from mlc.rewrite.memory import check_plan
 from mlc.rewrite.pipeline import PASSES, GraphPass, passes_for, run_passes
+from tests.fuzz import examples
 from tests.unit.rewrite.helpers import Net, assert_same, op_names
 from tests.unit.rewrite.random_graphs import random_graph
 
@@ -106,7 +107,7 @@ def test_a_pass_that_breaks_the_graph_is_named() -> None:
     assert refused.value.__notes__ == ["in pass broken"]
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@examples(40)
 @given(st.data())
 def test_random_graphs_compute_the_same_at_every_level(data: st.DataObject) -> None:
     graph = random_graph(data, most=16)

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.ir.graph import Graph
 from mlc.rewrite.algebra import simplify_algebra
 from mlc.rewrite.transposes import sink_transposes
+from tests.fuzz import examples
 from tests.unit.rewrite.helpers import Net, assert_same, op_names
 from tests.unit.rewrite.random_graphs import random_graph
 
@@ -96,7 +97,7 @@ def test_a_graph_that_would_gain_nothing_stays_as_it_is() -> None:
     assert sink_transposes(before) is before
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_random_graphs_compute_the_same(data: st.DataObject) -> None:
     before: Graph = random_graph(data)

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.runtime import TensorSpec, c_example, c_header, cheader, load_module, open_package
 from mlc.runtime.cheader import mangle
+from tests.fuzz import examples
 
 CC = shutil.which("cc")
 needs_cc = pytest.mark.skipif(CC is None, reason="no C compiler")
@@ -36,7 +37,7 @@ def test_mangle_documents_itself() -> None:
 
 
 @given(st.lists(st.text(max_size=80) | st.text("aA_-0", max_size=6), max_size=8, unique=True))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_mangled_names_are_safe_and_distinct(names: list[str]) -> None:
     mangled = [mangle(name) for name in names]
     assert all(re.fullmatch("[a-z0-9_]{1,64}", name) for name in mangled)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import PackageError
@@ -18,6 +18,7 @@ from mlc.runtime.dtypes import ELEMENTS, describe, numpy_dtype
 from mlc.runtime.layout import Physical
 from mlc.runtime.manifest import Manifest, MemberSpec, MemorySpec, ModelSpec, StepSpec, TargetSpec
 from mlc.runtime.tensor_spec import PRECISIONS, ParamSpec, ResultSpec, TensorSpec
+from tests.fuzz import examples
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 dtypes = st.sampled_from(sorted(ELEMENTS))
@@ -80,7 +81,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
 
 
 @given(manifests())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_manifest_comes_back(manifest: Manifest) -> None:
     assert Manifest.from_text(manifest.to_text()) == manifest
     assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest

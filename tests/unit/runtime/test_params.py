@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import PackageError
@@ -13,6 +13,7 @@ from mlc.runtime import params as params_module
 from mlc.runtime.dtypes import ELEMENTS, numpy_dtype
 from mlc.runtime.params import data_start, params_chunks, params_header, plan_params
 from mlc.runtime.tensor_spec import ParamSpec, TensorSpec
+from tests.fuzz import examples
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -34,7 +35,7 @@ def array_of(spec: TensorSpec, seed: int = 0) -> np.ndarray:
 
 
 @given(specs)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_every_tensor_is_aligned_and_the_library_reads_it_back(specs: list[TensorSpec]) -> None:
     plan = plan_params(specs)
     arrays = {spec.name: array_of(spec, i) for i, spec in enumerate(specs)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mlc.errors import ScheduleError
@@ -18,6 +18,7 @@ from mlc.vdla.fold import Fold, folded, over_blocks
 from mlc.vdla.layer import Convolution
 from mlc.vdla.narrow import folds
 from mlc.vdla.schedules.shape import Shape
+from tests.fuzz import examples
 from tests.unit.vdla.schedules.layers import convolved, inputs_of, make_elementwise, make_layer
 
 FULL = PROFILES["full"]
@@ -65,7 +66,7 @@ def cases(draw: st.DrawFn) -> tuple[Convolution, Fold, Fold]:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(cases())
 def test_a_layer_is_a_convolution_over_blocks(case: tuple[Convolution, Fold, Fold]) -> None:
     layer, x, y = case

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.ir.graph import Graph
 from mlc.rewrite.pattern import RuleSet, apply_rules
 from mlc.rewrite.rules import views
+from tests.fuzz import examples
 from tests.unit.rewrite.helpers import Net, apply_rule, assert_same, op_names
 
 RULES = {r.name: r for r in views.RULES}
@@ -119,7 +120,7 @@ def test_every_rule_has_a_case() -> None:
     assert {name for name, *_ in FIRES} == set(RULES)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.data())
 def test_random_chains_of_views_keep_their_elements(data: st.DataObject) -> None:
     n = Net()

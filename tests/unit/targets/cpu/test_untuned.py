@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.ir.graph import Builder
@@ -14,6 +14,7 @@ from mlc.pipeline.layouts import lay_out, parts_of
 from mlc.pipeline.passes import optimise
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
+from tests.fuzz import examples
 
 TARGETS = {cpu: get_target(f"x86 -mcpu={cpu}") for cpu in ("x86-64", "haswell", "skylake-avx512")}
 SIZES = st.sampled_from((1, 2, 3, 5, 7, 8, 16, 31, 40, 64, 130))
@@ -28,7 +29,7 @@ def _lower_all(g: Builder, output: object, level: int) -> None:
             target.kernel(node, "k")
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(st.integers(1, 3), max_size=2), SIZES, SIZES, SIZES, st.booleans(), st.sampled_from((0, 3)))
 def test_products(batch: list[int], m: int, n: int, k: int, constant: bool, level: int) -> None:
     g = Builder("product")
@@ -47,7 +48,7 @@ def test_one_matrix_with_a_ragged_panel_and_axes_in_front(batch: tuple[int, ...]
     _lower_all(g, y, 0)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.integers(1, 2), SIZES, SIZES, st.sampled_from((1, 3, 7, 14, 29)), st.sampled_from((1, 3, 5)),
     st.sampled_from((1, 2)), st.sampled_from((1, 2, 4)), st.sampled_from((0, 3)),
@@ -61,7 +62,7 @@ def test_convolutions(n: int, c: int, o: int, size: int, taps: int, stride: int,
     _lower_all(g, y, level)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(
     st.integers(1, 3), SIZES, st.sampled_from((1, 3, 7, 14, 29)), st.sampled_from((2, 3, 5)), st.sampled_from((1, 2)),
     st.sampled_from((0, 3)),
@@ -75,7 +76,7 @@ def test_windows(n: int, c: int, size: int, taps: int, stride: int, level: int) 
     _lower_all(g, y, level)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(
     SIZES, SIZES, st.sampled_from((1, 3, 8, 13)), st.sampled_from((2, 3, 4)), st.sampled_from((1, 2, 3)),
     st.sampled_from((0, 3)),
@@ -89,7 +90,7 @@ def test_transposed_convolutions(c: int, o: int, size: int, taps: int, stride: i
     _lower_all(g, y, level)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.lists(st.integers(1, 3), max_size=2), SIZES, SIZES, SIZES, SIZES)
 def test_attention(batch: list[int], m: int, n: int, e: int, d: int) -> None:
     g = Builder("attention")

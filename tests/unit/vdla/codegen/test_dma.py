@@ -3,10 +3,11 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.vdla.codegen.dma import Block, Dim, blocks, contents
+from tests.fuzz import examples
 
 
 def by_hand(dims: tuple[Dim, ...], memory: np.ndarray, size: int) -> np.ndarray:
@@ -47,7 +48,7 @@ def nests(draw: st.DrawFn) -> tuple[Dim, ...]:
     return tuple(draw(st.permutations(dims)))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(nests(), st.integers(0, 2))
 def test_transfers_leave_what_the_nest_does(dims: tuple[Dim, ...], split: int) -> None:
     memory = np.arange(100, 100 + 5**7)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.ir.expr import Load
@@ -16,6 +16,7 @@ from mlc.vdla.config import PROFILES, VdlaConfig
 from mlc.vdla.intrinsics import ACC, INP, WGT
 from mlc.vdla.isa import Alu, AluOp, Gemm, GemmMode
 from mlc.vdla.program import Program
+from tests.fuzz import examples
 from tests.unit.vdla.codegen.layers import Conv, Finish, executed, finished, plain, program_of
 
 CONVOLUTIONS = {
@@ -110,7 +111,7 @@ def convolutions(draw: st.DrawFn) -> Conv:
     return replace(conv, tile=(a, b, c, d))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(convolutions(), st.sampled_from(list(PROFILES)))
 def test_any_convolution_in_any_tiles(conv: Conv, profile: str) -> None:
     config = PROFILES[profile]

@@ -4,13 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import ScheduleError
 from mlc.vdla.codegen.kernels import Axis, Kernels, Planned, cut, divide, merge
 from mlc.vdla.config import PROFILES, VdlaConfig
 from mlc.vdla.isa import unpack_uop
+from tests.fuzz import examples
 
 FULL, PLAIN = PROFILES["full"], PROFILES["osdi18"]
 
@@ -49,7 +50,7 @@ def products(draw: st.DrawFn) -> tuple[Axis, ...]:
     return tuple(draw(st.permutations(out)))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(products(), st.sampled_from([FULL, PLAIN]), st.booleans())
 def test_an_instruction_does_what_its_nest_does(axes: tuple[Axis, ...], config: VdlaConfig, starts: bool) -> None:
     kernels = Kernels(config)

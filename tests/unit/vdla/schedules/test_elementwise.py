@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import ScheduleError
@@ -10,13 +10,14 @@ from mlc.vdla.config import PROFILES, with_fields
 from mlc.vdla.schedules.conv import Threads
 from mlc.vdla.schedules.elementwise import Plan, Work, ask, best_plan, cycles, fit, fits, refusal
 from mlc.vdla.schedules.predict import bandwidth
+from tests.fuzz import examples
 from tests.unit.vdla.schedules.layers import make_elementwise
 
 FULL, NARROW = PROFILES["full"], PROFILES["osdi18_i8"]
 ADDITION = make_elementwise((1, 64, 56, 56), residual=3, relu=True)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(1, 70), st.integers(1, 30), st.integers(1, 30), st.booleans())
 def test_the_best_plan_fits_and_is_near_the_port(channels: int, high: int, wide: int, added: bool) -> None:
     layer = make_elementwise((1, channels, high, wide), residual=3 if added else None)

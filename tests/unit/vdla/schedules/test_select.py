@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import ScheduleError
@@ -14,6 +14,7 @@ from mlc.vdla.schedules.conv import At, Choice, piece_of
 from mlc.vdla.schedules.predict import cycles, refusal, roofline, rooms
 from mlc.vdla.schedules.select import Plan, ask, best_plan, likely_plans
 from mlc.vdla.schedules.shape import Shape
+from tests.fuzz import examples
 
 FULL = PROFILES["full"]
 
@@ -44,7 +45,7 @@ def test_what_runs_ahead_hides_latency() -> None:
     assert slow < 0.8 < 0.95 < shape.macs / cycles(shape, ahead.choices(shape), config)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.integers(0, 2**32))
 def test_parts_cover_the_result_once(seed: int) -> None:
     rng = np.random.default_rng(seed)
