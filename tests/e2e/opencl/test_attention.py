@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlc.ops.algorithms import Algorithm
 from mlc.targets.cuda.arch import DEVICES as GPUS
 from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.schedules.attention import Block, Heads, attention_algorithms, blocks_of
 from mlc.targets.opencl.devices import DEVICES
 from mlc.targets.opencl.driver import OpenClDevice
-from tests.opencl import run
+from tests.opencl import run_all
 from tests.unit.targets.gpu.groups import Case, assert_close, attention
 
+SIZES = ((1, 1, False), (1, 33, True), (7, 7, True), (33, 128, False), (128, 33, True))  # rows, keys, mask
 
-@pytest.mark.parametrize(
-    "rows, keys, mask", [(1, 1, False), (1, 33, True), (7, 7, True), (33, 128, False), (128, 33, True)]
-)
-def test_any_length(quick_pocl: OpenClDevice, rows: int, keys: int, mask: bool) -> None:
-    case = Case.made("k", lambda b: attention(b, 2, rows, keys, 12, 10, mask=mask))
-    feeds = case.feeds()
-    fn = kernel(case.node, "k", DEVICES["pocl"])
-    assert_close(run(quick_pocl, fn, case.arrays(feeds)), case.expected(feeds))
+
+def test_any_length(quick_pocl: OpenClDevice) -> None:
+    """All in one program: PoCL takes most of a second for each, however small."""
+    made = [
+        Case.made("k", lambda b, r=rows, k=keys, m=mask: attention(b, 2, r, k, 12, 10, mask=m))
+        for rows, keys, mask in SIZES
+    ]
+    feeds = [case.feeds() for case in made]
+    kernels = [kernel(case.node, f"k{n}", DEVICES["pocl"]) for n, case in enumerate(made)]
+    found = run_all(quick_pocl, [(fn, case.arrays(f)) for fn, case, f in zip(kernels, made, feeds, strict=True)])
+    for got, case, f, size in zip(found, made, feeds, SIZES, strict=True):
+        assert_close(got, case.expected(f), str(size))
 
 
 def test_it_is_chosen_where_scores_fit() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from mlc.lower.knobs import Knobs
@@ -11,30 +13,34 @@ from mlc.targets.gpu.program import pack
 from mlc.targets.gpu.schedules import schedule_group
 from mlc.targets.opencl.devices import DEVICES
 from mlc.targets.opencl.driver import IN_A_ROW, OpenClDevice
-from tests.opencl import program, run
+from tests.opencl import program, run, run_all
 from tests.unit.targets.gpu.groups import CASES, Case, assert_close, put, x
 
 QUICK = ("matmul", "conv_bias_relu", "depthwise", "softmax", "argmax")
 
 
-def check_untuned(pocl: OpenClDevice, name: str) -> None:
-    case = Case.of(name)
-    feeds = case.feeds()
-    fn = kernel(case.node, "k", DEVICES["pocl"])
-    assert_close(run(pocl, fn, case.arrays(feeds)), case.expected(feeds))
+def check_untuned(pocl: OpenClDevice, names: Iterable[str]) -> None:
+    """Kernels of some groups, in one program: PoCL takes most of a second for each, however small."""
+    cases = {name: Case.of(name) for name in names}
+    feeds = {name: case.feeds() for name, case in cases.items()}
+    kernels = {name: kernel(case.node, f"k_{name}", DEVICES["pocl"]) for name, case in cases.items()}
+    got = run_all(pocl, [(fn, cases[name].arrays(feeds[name])) for name, fn in kernels.items()])
+    for (name, case), arrays in zip(cases.items(), got, strict=True):
+        assert_close(arrays, case.expected(feeds[name]), name)
 
 
-@pytest.mark.sweep(14)
-@pytest.mark.parametrize("name", CASES)
-def test_device_computes_what_groups_say(quick_pocl: OpenClDevice, name: str) -> None:
-    check_untuned(quick_pocl, name)
+def test_device_computes_what_groups_say(quick_pocl: OpenClDevice) -> None:
+    check_untuned(quick_pocl, CASES)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
-)
-def test_device_computes_it_with_kernels_optimised(pocl: OpenClDevice, name: str) -> None:
-    check_untuned(pocl, name)
+def test_device_computes_it_with_kernels_optimised(pocl: OpenClDevice) -> None:
+    check_untuned(pocl, QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CASES if name not in QUICK])
+def test_device_computes_all_of_it_with_kernels_optimised(pocl: OpenClDevice, name: str) -> None:
+    check_untuned(pocl, [name])
 
 
 def test_runs_in_a_row_are_waited_for_once(pocl: OpenClDevice) -> None:

@@ -228,12 +228,13 @@ class Case:
         return list(run_graph(self.graph, {v.name: feeds[v.name] for v in self.graph.inputs}).values())
 
 
-def assert_close(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
-    """Equal up to rounding, whatever shape the kernel has them in."""
+def assert_close(got: Sequence[np.ndarray], want: Sequence[np.ndarray], what: str = "") -> None:
+    """Equal up to rounding, whatever shape the kernel has them in; ``what`` says which kernel."""
     for g, w in zip(got, want, strict=True):
-        assert g.dtype == w.dtype
+        assert g.dtype == w.dtype, what
         if w.dtype.kind == "f":
             error = max(1e-5, float(np.finfo(w.dtype).eps))
-            np.testing.assert_allclose(g.reshape(w.shape), w, rtol=error, atol=error * max(1.0, float(np.abs(w).max())))
+            least = error * max(1.0, float(np.abs(w).max()))
+            np.testing.assert_allclose(g.reshape(w.shape), w, rtol=error, atol=least, err_msg=what)
         else:
-            np.testing.assert_array_equal(g.reshape(w.shape), w)
+            np.testing.assert_array_equal(g.reshape(w.shape), w, err_msg=what)
