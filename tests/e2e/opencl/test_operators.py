@@ -1,6 +1,6 @@
 """What the operator tests evaluate, once more by PoCL: the same results as the interpreter's.
 
-The tests of a file are run within a test, and what they evaluate becomes one model. Ordinarily that is the first
+The tests of files are run within a test, and what they evaluate becomes one model. Ordinarily that is the first
 evaluation of each operator with operands of each type; the test with the marker ``slow`` takes all of them.
 """
 
@@ -26,6 +26,7 @@ from tests.unit.ops.oracle import Evaluation
 
 FILES = sorted(Path(oracle.__file__).parent.glob("test_*.py"))
 BATCH = 64  # operators of a model
+GROUPS = 4  # of files
 
 
 def evaluations(file: Path) -> list[Evaluation]:
@@ -97,9 +98,12 @@ def assert_same(got: np.ndarray, want: np.ndarray, what: str) -> None:
     np.testing.assert_allclose(got, want, rtol=error, atol=error * largest, equal_nan=True, err_msg=what)
 
 
-@pytest.mark.parametrize("file", FILES, ids=family)
-def test_operators_on_a_device(quick_pocl: OpenClDevice, file: Path, tmp_path: Path) -> None:
-    check(first_of_each(evaluations(file)), tmp_path)
+@pytest.mark.parametrize(
+    "files", [FILES[k::GROUPS] for k in range(GROUPS)], ids=lambda some: "-".join(map(family, some))
+)
+def test_operators_on_a_device(quick_pocl: OpenClDevice, files: list[Path], tmp_path: Path) -> None:
+    """Those of some files in one program: PoCL takes most of a second for each, however small."""
+    check([e for file in files for e in first_of_each(evaluations(file))], tmp_path)
 
 
 @pytest.mark.slow

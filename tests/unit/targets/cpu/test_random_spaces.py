@@ -88,7 +88,7 @@ OPERATORS: dict[str, Callable[[], Graph]] = {
 def test_random_configurations_give_the_results_of_the_operator(name: str, cpu: str) -> None:
     target, graph = get_target(f"x86 -mcpu={cpu}"), OPERATORS[name]()
     task, rng = _task(graph, target), np.random.default_rng(3)
-    rows = task.space.sample(rng, 300)
+    rows = task.space.sample(rng, 300)[:80]  # to know which can be built takes longer than to draw them
     rows = rows[LoopFeatures(task, target).valid(rows)]
     assert len(rows) >= 2
     feeds = {v.name: rng.integers(-3, 4, v.type.shape).astype(np.float32) for v in graph.inputs}
