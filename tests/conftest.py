@@ -35,14 +35,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before cases are chosen by their markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a sweep, all but some that lie evenly among them are slow."""
+    """Of the cases of a sweep, all but one in each of so many parts are slow.
+
+    It is the first of the first part, the second of the second, and so on: were they always as far apart, one parameter
+    would often have the same value in all of them.
+    """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sweep"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for some in cases.values():
         (keep,) = some[0].iter_markers("sweep")
-        taken = {k * len(some) // keep.args[0] for k in range(keep.args[0])}
+        parts = keep.args[0]
+        taken = {k * len(some) // parts + k % max(1, len(some) // parts) for k in range(parts)}
         for k, item in enumerate(some):
             if k not in taken:
                 item.add_marker(pytest.mark.slow)

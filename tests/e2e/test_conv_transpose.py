@@ -30,7 +30,7 @@ CASES = {
 }
 
 
-@pytest.mark.sweep(13)
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", CASES)
 def test_conv_transpose_is_that_of_onnxruntime(case, target):

@@ -64,7 +64,7 @@ def test_groups_of_whole_blocks(channels, filters, groups, space, taps, stride, 
     assert_same(compiled(model, feeds, threads=1, target=target), reference(model, feeds), tolerance=1e-5)
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(9)
 @pytest.mark.parametrize("target", ["x86", "x86 -mcpu=haswell"])
 @pytest.mark.parametrize("behind", [False, True], ids=["plain", "blocked"])
 @pytest.mark.parametrize(

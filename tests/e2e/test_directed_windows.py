@@ -38,7 +38,7 @@ WINDOWS = [
 ]
 
 
-@pytest.mark.sweep(42)
+@pytest.mark.sweep(28)
 @pytest.mark.parametrize("target", CPUS)
 @pytest.mark.parametrize("kind, channels, space, window", WINDOWS)
 @pytest.mark.parametrize("behind", [False, True], ids=["plain", "blocked"])
@@ -72,7 +72,7 @@ CONVOLUTIONS = [
 ]
 
 
-@pytest.mark.sweep(14)
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("target", CPUS)
 @pytest.mark.parametrize("channels, filters, groups, space, window", CONVOLUTIONS)
 @pytest.mark.parametrize("behind", [False, True], ids=["plain", "blocked"])

@@ -33,7 +33,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.sweep(13)
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_are_those_of_onnxruntime(name, target):

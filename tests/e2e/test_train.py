@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,18 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def train(*options: str, data: tuple[str, ...] = ("d.npz",)) -> int:
     given = [part for name in data for part in ("--data", name)]
     return run(["train", "m.onnx", *given, "--batch", "32", "--lr", "0.01", "--threads", "1", *options])
+
+
+@cache
+def _files(name: str, epochs: int) -> dict[str, bytes]:
+    assert train("--epochs", str(epochs), "-o", name) == 0
+    return {file.name: file.read_bytes() for file in Path().glob(f"{name}*")}
+
+
+def trained(name: str, epochs: int) -> None:
+    """What so many epochs leave, checkpoints included; every test begins with the same data, so they run once."""
+    for file, data in _files(name, epochs).items():
+        Path(file).write_bytes(data)
 
 
 def same_parameters(one: str, other: str) -> None:
@@ -119,8 +132,8 @@ def test_batches_may_be_made_on_the_way() -> None:
 
 
 def test_a_run_goes_on_where_it_stopped(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train("--epochs", "3", "-o", "whole.mlc") == 0
-    assert train("--epochs", "1", "-o", "part.mlc") == 0
+    trained("whole.mlc", 3)
+    trained("part.mlc", 1)
     assert train("--epochs", "3", "-o", "part.mlc", "--resume") == 0
     same_parameters("whole.mlc", "part.mlc")
     capsys.readouterr()
@@ -177,8 +190,8 @@ def test_kernels_are_searched_for_before_training_and_beside_it(
 def test_a_full_disk_is_one_message_and_leaves_a_checkpoint(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert train("--epochs", "3", "-o", "whole.mlc") == 0
-    assert train("--epochs", "1", "-o", "part.mlc") == 0
+    trained("whole.mlc", 3)
+    trained("part.mlc", 1)
     capsys.readouterr()
     synced = os.fsync
 
@@ -206,8 +219,8 @@ def test_a_full_disk_is_one_message_and_leaves_a_checkpoint(
 def test_a_damaged_checkpoint_is_one_message_and_the_one_before_is_used(
     damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train("--epochs", "3", "-o", "whole.mlc") == 0
-    assert train("--epochs", "2", "-o", "part.mlc") == 0
+    trained("whole.mlc", 3)
+    trained("part.mlc", 2)
     capsys.readouterr()
     file = Path("part.mlc.checkpoint")
     data = bytearray(file.read_bytes())
@@ -221,7 +234,7 @@ def test_a_damaged_checkpoint_is_one_message_and_the_one_before_is_used(
 
 
 def test_less_memory_gives_the_same_bits(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train("--epochs", "1", "-o", "whole.mlc") == 0
+    trained("whole.mlc", 1)
     assert train("--epochs", "1", "-o", "none.mlc", "--memory", "1K") != 0
     text = capsys.readouterr().err
     found = re.search(r"a run takes at least (\d+) bytes .*, the limit is 1024", text)

@@ -175,7 +175,7 @@ def test_tuning_with_empty_caches(model: str, tmp_path: Path, capsys: pytest.Cap
 def test_every_configuration_computes_the_same(model: str, tmp_path: Path) -> None:
     """No trial of a random search is wrong: the measurer checks each of them."""
     tune = ["-q", "tune", model, "--threads", "1", "-o", "r.jsonl", "--explorer", "random", "--no-check"]
-    assert run([*tune, *HASTY, "--trials", "24", "--batch", "8", "--json", "t.json"]) == 0
+    assert run([*tune, *HASTY, "--trials", "12", "--batch", "4", "--json", "t.json"]) == 0
     failures = [t["failures"] for t in json.loads((tmp_path / "t.json").read_text())["tasks"]]
     assert not any({"wrong_output", "wrong_memory", "run_crash"} & set(f) for f in failures), failures
 

@@ -40,7 +40,7 @@ def force(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
     monkeypatch.setattr(X86Target, "algorithms", lambda *_: (Algorithm(f"winograd{tile}"),))
 
 
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("tile", [2, 4, 6])
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def load(model: onnx.ModelProto, folder: Path) -> mlc.Model:
     return mlc.load(path)
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_small_network_agrees_with_onnxruntime_on_any_path(name: str, tmp_path: Path) -> None:
     """Optimised and as it stands, one thread and two, with layouts and without."""
@@ -56,7 +56,7 @@ def test_small_network_agrees_with_onnxruntime_on_any_path(name: str, tmp_path: 
                 assert_close(module.run(inputs), want)
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_small_network_takes_a_batch_of_three(name: str, tmp_path: Path) -> None:
     model = build(name, batch=3, small=True)
@@ -65,7 +65,7 @@ def test_small_network_takes_a_batch_of_three(name: str, tmp_path: Path) -> None
         assert_close(module.run(inputs), reference(model, inputs))
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("cpu", ["haswell", "x86-64"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_small_network_runs_as_compiled_for_older_processors(name: str, cpu: str, tmp_path: Path) -> None:
