@@ -34,10 +34,11 @@ def loops(module: mlc.Package) -> list[int]:
     return [len(step.parts) for step in module.manifest.steps if step.parts]
 
 
+@pytest.mark.sweep(4)
+@pytest.mark.parametrize("images", [1, 2])
 @pytest.mark.parametrize(
     ("name", "batch"), [("mobilenet_v2", 6), ("shufflenet_v1", 4), ("resnet18", 4), ("bert_tiny", 4)]
 )
-@pytest.mark.parametrize("images", [1, 2])
 def test_networks_give_what_they_give_without(
     name: str, batch: int, images: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
