@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from mlc.api import Model, Package, quantize
 from mlc.errors import DeviceError
 from mlc.ir.graph import Value
 from mlc.ir.layout import Layout
-from mlc.runtime import load_module
+from mlc.runtime import Module, load_module
 from mlc.tuning.regions import best_together
 from mlc.vdla.config import PROFILES
 from mlc.vdla.driver import open_device
@@ -85,13 +85,20 @@ def small() -> Model:
     return quantize(load(residual_network()), {"x": IMAGES}, "vdla").model
 
 
+@pytest.fixture(scope="module")
+def host(small: Model) -> Iterator[Module]:
+    """It, without the accelerator."""
+    with mlc.compile(small).load(1) as module:
+        yield module
+
+
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_residual_network_is_exact(small: Model, profile: str) -> None:
+def test_a_residual_network_is_exact(small: Model, host: Module, profile: str) -> None:
     package = mlc.compile(small, f"vdla -profile={profile}", verify_passes=True)
     where = [d.region for d in package.offloads if "conv" in d.operators]
     # the first one, and a small one whose sums take longer to copy than to compute
     assert where.count("") == (2 if profile == "osdi18" else 1)
-    with package.load(1) as module, mlc.compile(small).load(1) as host:
+    with package.load(1) as module:
         for image in IMAGES:
             feeds = {"x": image[None]}
             np.testing.assert_array_equal(module.run(feeds)["y"], host.run(feeds)["y"])
@@ -109,8 +116,8 @@ def test_a_residual_network_is_exact(small: Model, profile: str) -> None:
         "-inp_bytes=2048 -wgt_bytes=4096 -acc_bytes=4096 -uop_bytes=1024 -dep_queue_depth=2",
     ],
 )
-def test_other_sizes_are_exact(small: Model, record: str) -> None:
-    with mlc.compile(small, f"vdla {record}").load(1) as module, mlc.compile(small).load(1) as host:
+def test_other_sizes_are_exact(small: Model, host: Module, record: str) -> None:
+    with mlc.compile(small, f"vdla {record}").load(1) as module:
         feeds = {"x": IMAGES[:1]}
         np.testing.assert_array_equal(module.run(feeds)["y"], host.run(feeds)["y"])
         assert module.device_runs
