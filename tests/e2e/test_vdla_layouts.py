@@ -62,8 +62,9 @@ def relaid(layer: Layer, rng: np.random.Generator) -> Layer:
     return found if layer.residual is None else replace(found, residual=drawn(rng, layer.residual))
 
 
-@pytest.mark.parametrize("order", list(permutations(AXES)), ids="-".join)
+@pytest.mark.sweep(6)  # every order, every other one in runs
 @pytest.mark.parametrize("run", [0, 2])
+@pytest.mark.parametrize("order", list(permutations(AXES)), ids="-".join)
 def test_every_order(order: Order, run: int) -> None:
     order = (*order[:2], "run", *order[2:]) if run else order
     layer = make_layer((64, 64), (7, 6), bias=5000, residual=3, relu=True)

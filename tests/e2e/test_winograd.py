@@ -60,6 +60,7 @@ def test_tiles(monkeypatch, tile, threads, batch, channels, filters, space, pads
     assert_same(got, reference(model, feeds), tolerance=1e-4)
 
 
+@pytest.mark.sweep(4)  # every space, by one thread or two
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     "batch, channels, space", [(1, 16, (4, 8, 8)), (2, 16, (3, 7, 5)), (1, 32, (6, 13, 14)), (1, 64, (8, 28, 28))]
