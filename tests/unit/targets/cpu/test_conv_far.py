@@ -92,3 +92,22 @@ def test_whatever_the_knobs_say_there_is_something_to_fetch(space: tuple[int, ..
             FAR.kernel(node, "k")
             built += 1
     assert built > 4
+
+
+def test_blocks_of_a_group_that_are_half_of_what_is_summed_up_at_once_are_not_fetched() -> None:
+    """Blocks of 4 filters, two of which are the 8 channels that a step of the next convolution takes."""
+    rng, g = np.random.default_rng(0), Builder("halves")
+    x = g.input("x", TensorType((2, 6, 12, 5), f32))
+    w, w2 = (rng.integers(-2, 3, shape).astype(np.float32) for shape in ((12, 2, 5, 5), (19, 12, 1, 1)))
+    attrs: Attrs = {"strides": (3, 1), "pads": (2,) * 4, "dilations": (1, 1), "groups": 3}
+    (y,) = g.add(get("conv"), [x, g.constant(w, "w")], attrs)
+    attrs = {**attrs, "strides": (1, 1), "pads": (0,) * 4, "groups": 1}
+    graph = g.finish(g.add(get("conv"), [y, g.constant(w2, "w2")], attrs))
+    blocks = [t.node.inputs[0].type.layout for t in tasks_of(graph, FAR, OPTIONS, Observer())]
+    assert blocks[-1] is not None
+    assert blocks[-1].physical_shape[-1] == 4
+    feeds = {"x": rng.integers(-2, 3, x.type.shape).astype(np.float32)}
+    (wanted,) = run_graph(graph, feeds).values()
+    with build_module(graph, FAR, OPTIONS, 1, Given({})) as module:
+        (found,) = module.run(feeds).values()
+    np.testing.assert_array_equal(found, wanted)

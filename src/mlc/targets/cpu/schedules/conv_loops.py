@@ -317,7 +317,7 @@ def _fetch_input(local: Stage, conv: te.Compute, tiles: Var, above: Sequence[Var
     data = conv.inputs[0]
     if data.op is not None or _is_near(data, target) or len(data.shape) != len(conv.shape):
         return
-    if assumed(plan.block % data.shape[-1] == 0):  # whole blocks: what is read of a row lies together
+    if assumed(plan.block == data.shape[-1]):  # a whole block: what is read of a row lies together
         row = above[-1 if plan.taps_first else -2]
         local.prefetch(data, tiles, row, pieces=row)
 
