@@ -60,6 +60,16 @@ def test_tests_that_are_named_exist() -> None:
     assert named <= known | {path.stem for path in ROOT.glob("tests/**/test_*.py")}
 
 
+def test_every_script_of_papers_is_listed_with_what_is_kept() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    rows = re.findall(r"^\| (`[^|]*`) \|", page.partition("## Figures of papers")[2], re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`(\w+)", row)}
+    folder = ROOT / "benchmarks" / "papers"
+    assert listed == {path.stem for path in folder.glob("*.py") if '"__main__"' in path.read_text()}
+    kept = {path.name for path in (folder / "results").glob("*.md")} - {"README.md"}
+    assert kept == set(re.findall(r"\(\.\./benchmarks/papers/results/([\w-]+\.md)\)", page))
+
+
 class Texts(Observer):
     """Every line that a compilation prints, and the names of its dumps."""
 
