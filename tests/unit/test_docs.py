@@ -15,7 +15,7 @@ from mlc.cli.main import run
 from mlc.settings import Observer
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("*.md"), *ROOT.glob("benchmarks/**/README.md")])
 WALK = ROOT / "docs" / "one-convolution.md"
 GPU_WALK = ROOT / "docs" / "gpu.md"
 LEFT_OUT = "…"
@@ -50,6 +50,17 @@ def test_paths_that_are_named_exist(document: Path) -> None:
         # `src/` and `examples/` are folders of a module.tar as well
         if path.startswith(("src/mlc/", "tests/", "docs/", "benchmarks/")):
             assert (ROOT / path).exists(), path
+
+
+@documents
+def test_nothing_is_a_wall_of_text(document: Path) -> None:
+    """What is longer than that nobody reads: a list, a table or a section of its own says the same."""
+    text = outside_code(document.read_text())
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert [cell for row in rows for cell in row.split("|") if len(cell) > 600] == []
+    prose = "\n".join("" if line.startswith(("|", "#")) else line for line in text.splitlines())
+    items = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", prose)
+    assert [item for item in items if len(item) > 1000] == []
 
 
 def test_tests_that_are_named_exist() -> None:
