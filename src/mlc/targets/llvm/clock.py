@@ -23,3 +23,13 @@ CLOCK = "declare i32 @clock_gettime(i32, ptr)\n\n" + _now("mlc.now", 1, "CLOCK_M
 
 THREAD_CLOCK = _now("mlc.spent", 3, "CLOCK_THREAD_CPUTIME_ID")
 """LLVM IR of ``@mlc.spent()``, to go after :data:`CLOCK`: nanoseconds for which the calling thread has had a core."""
+
+ADD_TIME = """\
+  %after = call i64 @mlc.now()
+  %took = sub i64 %after, %before
+  %slot = getelementptr inbounds i64, ptr %ns, i64 %i
+  %old = load i64, ptr %slot, align 8
+  %new = add i64 %old, %took
+  store i64 %new, ptr %slot, align 8
+"""
+"""LLVM IR of the end of a round: adds the nanoseconds since ``%before`` to element ``%i`` of ``%ns``."""

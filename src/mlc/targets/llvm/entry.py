@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlc.targets.base import CallSpec, LoopSpec, Step
-from mlc.targets.llvm.clock import CLOCK
+from mlc.targets.llvm.clock import ADD_TIME, CLOCK
 from mlc.targets.llvm.steps import ARGS, PASS, step_function, table_of, timed_loop
 
 
@@ -95,13 +95,7 @@ head:
 body:
 {fetch}
   call void %step({PASS})
-  %after = call i64 @mlc.now()
-  %took = sub i64 %after, %before
-  %slot = getelementptr inbounds i64, ptr %ns, i64 %i
-  %old = load i64, ptr %slot, align 8
-  %new = add i64 %old, %took
-  store i64 %new, ptr %slot, align 8
-  %next = add i64 %i, 1
+{ADD_TIME}  %next = add i64 %i, 1
   br label %head
 done:
   ret void

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlc.targets.base import CallSpec, JoinSpec, LoopSpec, RowSpec, Step
+from mlc.targets.llvm.clock import ADD_TIME
 
 ARGS = "ptr noundef %inputs, ptr noundef %outputs, ptr noundef %params, ptr noundef %workspace, ptr noundef %pool"
 PASS = "ptr %inputs, ptr %outputs, ptr %params, ptr %workspace, ptr %pool"
@@ -134,16 +135,6 @@ def _loop(name: str, step: LoopSpec) -> str:
     return "\n".join([*inner, table_of(f"{name}.steps", names), _rounds(name, step)])
 
 
-_TIMED = """\
-  %after = call i64 @mlc.now()
-  %took = sub i64 %after, %before
-  %slot = getelementptr inbounds i64, ptr %ns, i64 %i
-  %old = load i64, ptr %slot, align 8
-  %new = add i64 %old, %took
-  store i64 %new, ptr %slot, align 8
-"""
-
-
 def _rounds(name: str, step: LoopSpec, *, timed: bool = False) -> str:
     """Rounds of a walk over a table of steps, with pointers that advance."""
     before: list[str] = []  # where everything is, found once
@@ -184,7 +175,7 @@ def _rounds(name: str, step: LoopSpec, *, timed: bool = False) -> str:
         each.append(f"  store ptr {pointer}, ptr {slot}, align 8")
     found, rounds, count = "\n".join(before), "\n".join(each), len(step.steps)
     header = f"@{name}.timed({ARGS}, ptr noundef %ns)" if timed else f"@{name}({ARGS})"
-    start, end = ("  %before = call i64 @mlc.now()\n", _TIMED) if timed else ("", "")
+    start, end = ("  %before = call i64 @mlc.now()\n", ADD_TIME) if timed else ("", "")
     return f"""\
 define internal void {header} #0 {{
 entry:
