@@ -133,16 +133,34 @@ def stream_seconds(nbytes: int, target: str) -> float:
 def layer_seconds(graph: Graph, peak: float, target: str) -> float:
     """What a core takes for a network's convolutions and products if each is at its own limit.
 
-    That is the longer of its multiply-adds and of a stream of as many bytes, to a twentieth of their number.
+    That is the longer of its multiply-adds, as they are written, and of a stream of its operands and its result.
     """
+    work = [
+        (2 * _multiply_adds(node), sum(v.type.nbytes for v in (*node.inputs[:2], node.outputs[0])))
+        for node in _counted(graph)
+    ]
+    return _least_seconds(work, peak, target)
+
+
+def kernel_seconds(package: mlc.Package, peak: float, target: str) -> float:
+    """What a core takes for a compiled network if each of its kernels is at its own limit.
+
+    That is the longer of the operations of the algorithm that it computes by (Winograd's needs fewer than those that
+    are written; its transforms do not count), and of a stream of what it reads and writes.
+    """
+    work = [(step.flops, step.bytes) for step, times in package.manifest.calls for _ in range(times)]
+    return _least_seconds(work, peak, target)
+
+
+def _least_seconds(work: Sequence[tuple[int, int]], peak: float, target: str) -> float:
+    """Seconds of steps of so many operations and bytes each; bytes count to a twentieth of their number."""
     streams: dict[int, float] = {}
     total = 0.0
-    for node in _counted(graph):
-        moved = sum(v.type.nbytes for v in (*node.inputs[:2], node.outputs[0]))
+    for operations, moved in work:
         size = round(20 * log(max(1, moved)))  # a step is a twentieth
         if size not in streams:
             streams[size] = stream_seconds(round(exp(size / 20)), target)
-        total += max(2 * _multiply_adds(node) / peak, streams[size])
+        total += max(operations / peak, streams[size])
     return total
 
 
