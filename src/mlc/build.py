@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from mlc import __version__
-from mlc.errors import MlcError, UnsupportedError, UsageError
+from mlc.errors import MemoryLimitError, MlcError, UsageError
 from mlc.fields import MAX_INT
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.types import dtype_of, i32
@@ -33,6 +33,7 @@ from mlc.rewrite.offload import Decision
 from mlc.rewrite.precision import precisions
 from mlc.rewrite.recurrence import body_of_scan, graphs, is_scan
 from mlc.rewrite.region import COPY_TO, activations, is_region, on_device
+from mlc.rewrite.slices import in_slices
 from mlc.runtime import (
     DeviceCall,
     DeviceSpec,
@@ -105,7 +106,7 @@ def build_package(
             kernel is made.
     Raises:
         UnsupportedError: the model needs more distinct kernels than allowed.
-        UnsupportedError: a run takes more memory than ``options`` allow.
+        MemoryLimitError: a run takes more memory than ``options`` allow.
         CheckFailedError: a region's program gives other results than the interpreter, if asked for.
         MlcError: with a note that names the kernel that was being compiled.
     """
@@ -169,6 +170,7 @@ def build_package(
         host = min(host, other, key=lambda made: _taken(made, over))
         _require_within(limit, host, over)
     params = _Params(host.graph)
+    _require_at_most(options.max_memory, host, params.plan.nbytes)
 
     watch.stage("generate code")
     artifact = target.codegen(
@@ -261,13 +263,28 @@ def _taken(host: Compiled, over: Mapping[int, int]) -> int:
 
 
 def _require_within(limit: int, host: Compiled, over: Mapping[int, int]) -> None:
-    """Raises UnsupportedError where a run takes more memory than allowed, however much is computed again."""
+    """Raises MemoryLimitError where a run takes more memory than allowed, however much is computed again."""
     around, taken = _around(host.graph, over), _taken(host, over)
     if taken > limit:
-        raise UnsupportedError(
+        raise MemoryLimitError(
             f"a run takes at least {taken} bytes ({around} of them inputs, results and parameters), the limit is "
             f"{limit}",
             hint=f"raise it to {taken}, or give the model a smaller batch",
+            needed=taken,
+            slices=in_slices(host.graph),
+        )
+
+
+def _require_at_most(limit: int | None, host: Compiled, params: int) -> None:
+    """Raises MemoryLimitError where parameters, of so many bytes, and the arena are more than allowed."""
+    arena = host.plan.workspace_bytes
+    if limit is not None and params + arena > limit:
+        raise MemoryLimitError(
+            f"the model needs {params + arena} bytes to run ({params} of parameters and {arena} of working memory), "
+            f"more than the limit of {limit}",
+            hint=f"raise it with --max-memory {params + arena}, or give the model a smaller batch",
+            needed=params + arena,
+            slices=in_slices(host.graph),
         )
 
 

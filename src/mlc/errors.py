@@ -66,6 +66,21 @@ class UnsupportedError(MlcError):
     exit_code = ExitCode.UNSUPPORTED
 
 
+class MemoryLimitError(UnsupportedError):
+    """A model that takes more memory to run than the user allows.
+
+    Args:
+        message, hint: as for every error.
+        needed: the least limit, in bytes, that it would keep.
+        slices: whether a part of it runs slice by slice of a batch; without, it may take less.
+    """
+
+    def __init__(self, message: str, *, hint: str, needed: int, slices: bool) -> None:
+        super().__init__(message, hint=hint)
+        self.needed = needed
+        self.slices = slices
+
+
 class PackageError(MlcError):
     """A ``module.tar`` that is broken, altered, or of another version."""
 

@@ -95,6 +95,7 @@ class CompileOptions:
         list_layouts: tell how every tensor lies in memory, who asked for that, and where data are converted.
         memory: bytes that a run may take, with all that is given to it and that it gives back; results are made again
             where keeping them would take more. As many as it likes unless given.
+        max_memory: bytes that parameters and working memory may take together; nothing is done to come below that.
         updates: outputs by name, and the input whose next value each is, and whose memory it may be given.
         functions: a folder of kernels that were compiled before: they are used again, and new ones are added. All are
             compiled, and kept nowhere, unless given.
@@ -118,6 +119,7 @@ class CompileOptions:
     quantised: bool = False
     list_layouts: bool = False
     memory: int | None = None
+    max_memory: int | None = None
     updates: Mapping[str, str] = field(default_factory=dict)
     functions: Path | None = None
 

@@ -317,6 +317,7 @@ def test_more_memory_than_allowed(folder: Path) -> None:
     write(folder / "m.onnx", scaled())
     arguments = ("compile", "m.onnx", "-o", "m.tar", "--max-memory", "1K")
     refused(folder, ExitCode.UNSUPPORTED, "more than the limit of 1024", *arguments, hint="--max-memory ")
+    assert not (folder / "m.tar").exists()
 
 
 def test_more_kernels_than_allowed(folder: Path) -> None:

@@ -15,6 +15,7 @@ import mlc
 from benchmarks.zoo import build, sample_inputs
 from mlc.api import KernelEstimate, estimates, options, tuning_tasks
 from mlc.cli.main import run
+from mlc.errors import MemoryLimitError
 from mlc.pipeline import passes
 from mlc.rewrite.slices import use_slices
 from mlc.runtime import open_package
@@ -72,6 +73,46 @@ def test_quantised_networks_are_the_same_bit_by_bit(monkeypatch: pytest.MonkeyPa
     with package.load(1) as module:
         for name, array in module.run(feeds).items():
             np.testing.assert_array_equal(array, whole[name])
+
+
+def test_a_limit_of_memory_that_slices_miss_is_met_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, feeds = between_batches(6)
+    model = load(found)
+    whole = mlc.compile(model, **OFF).manifest
+    forced(monkeypatch, 2)
+    sliced = mlc.compile(model)
+    least, most = whole.memory, sliced.manifest.memory
+    assert loops(sliced)
+    assert not sliced.notices
+    assert least.workspace_bytes < most.workspace_bytes
+    around = sum(t.nbytes for t in (*whole.inputs, *whole.outputs)) + least.params_bytes
+    for name, needed, refusal in (
+        ("max_memory", least.params_bytes, "the model needs {} bytes to run"),
+        ("memory", around, "a run takes at least {} bytes"),
+    ):
+        limit = needed + least.workspace_bytes
+        package = mlc.compile(model, **{name: limit})
+        assert not loops(package)
+        assert package.manifest.memory == least
+        wanted = f"the batch is not run in slices, which would take {needed + most.workspace_bytes} bytes, more than"
+        assert [notice for notice in package.notices if wanted in notice]
+        assert_same(_run(package, feeds), reference(found, feeds), tolerance=1e-4)
+        assert loops(mlc.compile(model, **{name: needed + most.workspace_bytes}))
+        with pytest.raises(MemoryLimitError, match=refusal.format(limit)):
+            mlc.compile(model, **{name: limit - 1})
+
+
+def between_batches(batch: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Convolutions between operators that mix images: what slices read and leave lies there, and theirs beside it."""
+    rng = np.random.default_rng(0)
+    stored = {f"w{k}": rng.normal(size=(4, 4, 3, 3)).astype(np.float32) for k in range(3)}
+    nodes = [helper.make_node("Softmax", ["x"], ["r0"], axis=0)]
+    for k in range(3):
+        nodes.append(helper.make_node("Conv", [f"r{k}", f"w{k}"], [f"c{k}"], pads=[1] * 4))
+        nodes.append(helper.make_node("Relu", [f"c{k}"], [f"r{k + 1}"]))
+    nodes.append(helper.make_node("Softmax", ["r3"], ["y"], axis=0))
+    feeds = {"x": rng.normal(size=(batch, 4, 8, 8)).astype(np.float32)}
+    return network(nodes, feeds, ["y"], stored), feeds
 
 
 def convolutions(batch: int, side: int = 64) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mlc
-from mlc.errors import OutputError, UnsupportedError, UsageError
-from mlc.settings import Observer
+from mlc.errors import MemoryLimitError, OutputError, UnsupportedError, UsageError
+from mlc.settings import CompileOptions, Observer
 from tests.unit.cli.conftest import WEIGHTS, fake_build, model, parts  # noqa: F401
 
 # The model and the package are those of the command line's tests.
@@ -102,8 +102,6 @@ def test_refusals(model: Path, fake_build: dict[str, Any], tmp_path: Path) -> No
         mlc.compile(loaded, opt_level=4)
     with pytest.raises(UsageError, match="unknown target 'x87'"):
         mlc.compile(loaded, "x87")
-    with pytest.raises(UnsupportedError, match="the model needs 272 bytes to run"):
-        mlc.compile(loaded, max_memory=271)
     with pytest.raises(OutputError, match="cannot be made"):
         mlc.compile(loaded, dump_dir=model)
 
@@ -123,6 +121,25 @@ def test_operands_are_packed_while_a_model_runs_where_memory_allows(tmp_path: Pa
     assert around + mlc.compile(loaded, target, memory=limit).manifest.memory.workspace_bytes <= limit
     with pytest.raises(UnsupportedError, match=f"a run takes at least {around} bytes"):
         mlc.compile(loaded, target, memory=around - 1)
+
+
+def test_whole_batches_whose_kernels_are_not_tuned_are_no_way_out(
+    model: Path,  # noqa: F811
+    fake_build: dict[str, Any],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def build_package(graph: object, target: object, options: CompileOptions, *others: object) -> None:
+        asked.append(options.disabled_passes)
+        if "slices" in options.disabled_passes:
+            raise UsageError("no tuned configuration")
+        raise MemoryLimitError("too much", hint="", needed=100, slices=True)
+
+    monkeypatch.setattr(sys.modules["mlc.build"], "build_package", build_package)
+    with pytest.raises(MemoryLimitError, match="too much"):
+        mlc.compile(mlc.load(model), memory=99, require_tuned=True, threads=2)
+    assert asked == [(), ("slices",)]
 
 
 def test_targets_say_what_this_machine_can_do() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # Threads that share the kernels of a slice of a batch: it has few tasks for more, which would wait for one another.
 SLICED_THREADS = 8
+SLICES = "slices"  # the pass, as mlc.pipeline.passes names it, which takes long to import
 
 
 def compile_options(
@@ -37,6 +38,7 @@ def compile_options(
     keep_f32: Sequence[str] = (),
     max_kernels: int | None = None,
     memory: int | None = None,
+    max_memory: int | None = None,
     functions: str | os.PathLike[str] | None = None,
     threads: int | None = None,
 ) -> CompileOptions:
@@ -45,7 +47,7 @@ def compile_options(
     Args:
         name: that the user gave; the model's own, and symbols that begin with ``mlc``, unless given.
         model, opt_level, disabled_passes, fast_math, verify, check_regions, list_layouts, keep_assembly, weights, bf16,
-            fp16, keep_f32, max_kernels, memory, functions, threads: as for ``compile``.
+            fp16, keep_f32, max_kernels, memory, max_memory, functions, threads: as for ``compile``.
     Raises:
         UsageError: no C identifier can begin with the name; weights cannot be stored in such a type.
     """
@@ -57,7 +59,7 @@ def compile_options(
             hint="use letters, digits and _, 64 at most, the first a letter; for example detector",
         )
     if (available_cores() if threads is None else threads) > SLICED_THREADS:
-        disabled_passes = (*disabled_passes, "slices")
+        disabled_passes = (*disabled_passes, SLICES)
     return CompileOptions(
         name=name or model.info.name or Path(model.info.path).stem or "model",
         source=model.info.path,
@@ -77,6 +79,7 @@ def compile_options(
         max_kernels=max_kernels,
         quantised=model.info.quantised,
         memory=memory,
+        max_memory=max_memory,
         updates=model.info.updates,
         functions=None if functions is None else Path(functions),
     )

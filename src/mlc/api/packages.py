@@ -8,7 +8,7 @@ import re
 import resource
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlc.api.models import Model
-from mlc.api.options import compile_options, make_folder, require_products
-from mlc.errors import DeviceError, UnsupportedError, UsageError
+from mlc.api.options import SLICES, compile_options, make_folder, require_products
+from mlc.errors import DeviceError, MemoryLimitError, UnsupportedError, UsageError
 from mlc.runtime import Manifest, Module, atomic_write, load_module, write_package
 from mlc.runtime import Package as OpenPackage
 from mlc.runtime.native import available_cores
 from mlc.runtime.tensor_spec import ConstantSpec
-from mlc.settings import MAX_KERNELS, MAX_OPT_LEVEL, Observer, Settings
+from mlc.settings import MAX_KERNELS, MAX_OPT_LEVEL, CompileOptions, Observer, Settings
 
 if TYPE_CHECKING:
+    from mlc.build import Built
     from mlc.pipeline.placements import Placements
     from mlc.records.lookup import Finding, Source
     from mlc.rewrite.offload import Decision
@@ -178,8 +179,8 @@ def compile(
     Raises:
         UsageError: an option or the target cannot be understood; the name cannot begin a C identifier; a kernel is not
             tuned though it is required.
-        UnsupportedError: the target cannot express the model, or it needs more than ``max_memory``, ``max_kernels`` or
-            ``memory``.
+        UnsupportedError: the target cannot express the model, or it needs more than ``max_kernels``.
+        MemoryLimitError: it needs more than ``max_memory`` or ``memory``, whether or not batches run in slices.
         OutputError: ``dump_dir`` cannot be written.
         CheckFailedError: what a region became gives other results than the interpreter.
         DeviceError: regions are to be checked, and there is no driver here.
@@ -211,6 +212,7 @@ def compile(
         keep_f32=keep_f32,
         max_kernels=max_kernels,
         memory=memory,
+        max_memory=max_memory,
         functions=functions,
         threads=threads,
     )
@@ -222,10 +224,10 @@ def compile(
         raise UnsupportedError(f"a run's memory can be limited on processors, not on {target!r}")
     require_products(machine, target, weights, bf16=bf16, fp16=fp16, keep_f32=keep_f32, allow_emulation=allow_emulation)
     source = _source_of(records, machine, available_cores() if threads is None else threads) if usable else None
-    findings: tuple[Finding, ...] = ()
-    if source is None and not require_tuned:
-        built = build_package(model.graph, machine, options, watch)
-    else:
+
+    def built_with(options: CompileOptions) -> tuple[Built, tuple[Finding, ...]]:
+        if source is None and not require_tuned:
+            return build_package(model.graph, machine, options, watch), ()
         from mlc.records.best import Best
         from mlc.records.lookup import Tuned, require_all
 
@@ -237,8 +239,14 @@ def compile(
 
         built = build_package(model.graph, machine, options, watch, tuned, check)
         # who named no records wants to know what is used, and not what is missing
-        findings = tuple(tuned.used() if records is None else tuned.findings())
-    _require_memory(built.manifest, max_memory)
+        return built, tuple(tuned.used() if records is None else tuned.findings())
+
+    try:
+        built, findings = built_with(options)
+    except MemoryLimitError as refusal:
+        if not refusal.slices or SLICES in options.disabled_passes:
+            raise
+        built, findings = _without_slices(built_with, options, refusal)
     fixed, states = (
         tuple(ConstantSpec(c.name, c.dtype, c.shape, c.data.hex()) for c in inputs)
         for inputs in (model.info.constants, model.info.states)
@@ -255,6 +263,26 @@ def compile(
         manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs, built.notices,
         built.placements, built.functions,
     )  # fmt: skip
+
+
+def _without_slices(
+    built_with: Callable[[CompileOptions], tuple[Built, tuple[Finding, ...]]],
+    options: CompileOptions,
+    refusal: MemoryLimitError,
+) -> tuple[Built, tuple[Finding, ...]]:
+    """What is built where a batch in slices takes more memory than allowed.
+
+    Raises:
+        MemoryLimitError: the whole batch takes more as well; or it would do, but its kernels are not tuned.
+    """
+    try:
+        built, findings = built_with(replace(options, disabled_passes=(*options.disabled_passes, SLICES)))
+    except MemoryLimitError as other:
+        raise min(refusal, other, key=lambda error: error.needed) from None
+    except UsageError:  # tuned kernels are required
+        raise refusal from None
+    text = f"the batch is not run in slices, which would take {refusal.needed} bytes, more than the limit"
+    return replace(built, notices=(*built.notices, text)), findings
 
 
 def pass_names() -> list[str]:
@@ -338,13 +366,3 @@ def _dump(folder: Path, number: int, name: str, program: str) -> None:
     make_folder(folder)
     with atomic_write(file) as out:
         out.write(f"{program}\n".encode())
-
-
-def _require_memory(manifest: Manifest, most: int | None) -> None:
-    needed = manifest.memory.params_bytes + manifest.memory.workspace_bytes
-    if most is not None and needed > most:
-        raise UnsupportedError(
-            f"the model needs {needed} bytes to run ({manifest.memory.params_bytes} of parameters and "
-            f"{manifest.memory.workspace_bytes} of working memory), more than the limit of {most}",
-            hint=f"raise it with --max-memory {needed}, or give the model a smaller batch",
-        )

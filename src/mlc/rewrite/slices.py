@@ -66,6 +66,11 @@ def use_slices(graph: Graph, peaks: Peaks, images: int | None = None) -> Graph:
     return graph
 
 
+def in_slices(graph: Graph) -> bool:
+    """Whether parts of a graph run slice by slice: recurrences that carry nothing, which a model may have itself."""
+    return any(n.op is SCAN and not n.attrs["carried"] for n in graph.nodes)
+
+
 def _exceeds_caches(graph: Graph, peaks: Peaks) -> bool:
     """Whether any step touches more than the smallest cache holds; otherwise there is nothing to gain."""
     most = max((sum(v.type.nbytes for v in (*n.inputs, *n.outputs)) for n in graph.nodes), default=0)
