@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,15 @@ import mlc
 from benchmarks.zoo import build, sample_inputs
 from mlc.api import KernelEstimate, estimates, options, tuning_tasks
 from mlc.cli.main import run
-from mlc.errors import MemoryLimitError
+from mlc.errors import MemoryLimitError, UsageError
 from mlc.pipeline import passes
+from mlc.records.files import write_records
+from mlc.records.measurement import Measurement
+from mlc.records.places import journal_of
+from mlc.records.record import Fingerprint, Record
 from mlc.rewrite.slices import use_slices
 from mlc.runtime import open_package
+from mlc.targets.base import get_target
 from tests.e2e.compiled import assert_same, load, network, reference
 
 OFF = {"disabled_passes": ("slices",)}
@@ -169,6 +175,69 @@ def test_tasks_are_those_of_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     for task in tuning_tasks(load(model)):
         weights[task.node.outputs[0].type.shape[0]] += task.weight * any("conv" in s for s in task.sources)
     assert weights == {2: 12, 6: 0}  # four layers for three slices
+
+
+def tuned(model: mlc.Model, threads: int, file: Path) -> Path:
+    """A file with a record of every task, as a run with so many threads leaves it."""
+    here = Fingerprint.of(get_target("x86"))
+    tasks = tuning_tasks(model, threads=threads)
+    write_records(
+        file,
+        [
+            Record.of(
+                t, t.untuned, Measurement(1e-3), fingerprint=here, threads=threads, explorer="random", seed=0, trial=0
+            )
+            for t in tasks
+        ],
+    )
+    return file
+
+
+def test_records_of_other_batches_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    forced(monkeypatch, 2)
+    onnx.save(convolutions(6, side=8)[0], tmp_path / "m.onnx")
+    model = mlc.load(tmp_path / "m.onnx")
+    of_slices, of_whole = (tuned(model, threads, tmp_path / f"{threads}.jsonl") for threads in (8, 9))
+
+    def notices(**more: Any) -> tuple[str, ...]:
+        return mlc.compile(model, **more).notices
+
+    assert notices(threads=8, records=[of_slices]) == ()
+    assert notices(threads=9, records=[of_whole]) == ()
+    assert notices(threads=9, records=[of_slices, of_whole]) == ()
+    found = "records have 2 kernels of the batch in slices, which is how it runs on 8 threads or fewer, and not all of"
+    assert notices(threads=9, records=[of_slices]) == (f"{found} the whole batch: --threads 8 takes those",)
+    assert notices(threads=8, records=[of_slices], **OFF) == ()  # who wants none
+    found = "records have 2 kernels of the whole batch, and not all of its slices: --disable-pass slices takes those"
+    assert notices(threads=8, records=[of_whole]) == (found,)
+    with pytest.raises(UsageError, match="2 of 2 kernels have no tuned configuration") as refused:
+        mlc.compile(model, threads=8, records=[of_whole], require_tuned=True)
+    assert refused.value.hint == found
+
+    # who names no records has tuned this model, or another one
+    assert notices(threads=8) == ()
+    other = tmp_path / "cache" / "mlc" / "records" / "other-00000000.jsonl"
+    other.parent.mkdir(parents=True)
+    of_whole.rename(other)
+    assert notices(threads=8) == ()
+    other.rename(other.parent / journal_of(tmp_path, model.info.name or "m", model.info.sha256).name)
+    assert notices(threads=8) == (found,)
+    assert run(["compile", str(tmp_path / "m.onnx"), "--dry-run", "--threads", "8"]) == 0
+    assert f"note: {found}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_list_of_tasks_is_for_as_many_threads_as_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    forced(monkeypatch, 2)
+    onnx.save(convolutions(6, side=8)[0], tmp_path / "m.onnx")
+    calls, file = {}, tmp_path / "list.json"
+    for threads in ("8", "9"):
+        asked = ["--list", "--threads", threads, "--json", str(file)]
+        assert run(["tune", str(tmp_path / "m.onnx"), *asked]) == 0
+        calls[threads] = sum(task["calls"] for task in json.loads(file.read_text())["tasks"])
+    assert calls == {"8": 15, "9": 5}
 
 
 def test_the_program_is_written_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,16 +229,26 @@ def compile(
     def built_with(options: CompileOptions) -> tuple[Built, tuple[Finding, ...]]:
         if source is None and not require_tuned:
             return build_package(model.graph, machine, options, watch), ()
+        from mlc.api.missed import missed
         from mlc.records.best import Best
         from mlc.records.lookup import Tuned, require_all
 
-        tuned = Tuned(source or Best({}, {}), machine)
+        known = source or Best({}, {})
+        tuned = Tuned(known, machine)
+        of_others = partial(missed, model, machine, options, records, known, tuned, left_out=SLICES in disabled_passes)
 
         def check() -> None:
-            if require_tuned:
+            if not require_tuned:
+                return
+            try:
                 require_all(tuned.findings())
+            except UsageError as error:
+                raise UsageError(error.message, hint=of_others() or error.hint) from None
 
         built = build_package(model.graph, machine, options, watch, tuned, check)
+        in_loops = any(step.parts for step in built.manifest.steps)
+        if (in_loops or SLICES in options.disabled_passes) and (notice := of_others()):
+            built = replace(built, notices=(*built.notices, notice))
         # who named no records wants to know what is used, and not what is missing
         return built, tuple(tuned.used() if records is None else tuned.findings())
 

@@ -34,6 +34,7 @@ def tuning_tasks(
     bf16: bool = False,
     fp16: bool = False,
     keep_f32: Sequence[str] = (),
+    threads: int | None = None,
     template: str | None = None,
 ) -> list[Task]:
     """The kernels of a model that have something to choose; arguments as for :func:`compile`.
@@ -53,6 +54,7 @@ def tuning_tasks(
         bf16=bf16,
         fp16=fp16,
         keep_f32=keep_f32,
+        threads=threads,
     )
     return tasks_of(model.graph, get_target(target), options, Observer(), template=template)
 

@@ -331,7 +331,7 @@ def _open(
 
         name = CPU if device is None else device_named(device)[0]
         with status(console, f"compiling {path}"):
-            package = compile_model(load_options.load(path), "x86" if name == CPU else name)
+            package = compile_model(load_options.load(path), "x86" if name == CPU else name, threads=threads)
             loaded = package.load(threads, device)
         console.note(f"{path} is a model: compiled in memory; mlc compile makes a module to keep")
     manifest = loaded.manifest

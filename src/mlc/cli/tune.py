@@ -266,7 +266,7 @@ def command(
     if list_only:
         found = tuning_tasks(
             loaded, target, disabled_passes=disabled, weights=weights, bf16=bf16, fp16=fp16, keep_f32=kept,
-            template=template,
+            threads=threads, template=template,
         )  # fmt: skip
         console.data(tasks_table(console, found))
         write_json(console, json_file, "tune", {"tasks": [task_json(k, t) for k, t in enumerate(found)]})

@@ -52,7 +52,7 @@ def use_slices(graph: Graph, peaks: Peaks, images: int | None = None) -> Graph:
         peaks: of the machine; without caches, nothing is gained.
         images: of every slice, whatever that costs; unless given, as many as pay, if any do.
     """
-    batch = next((v.type.shape[0] for v in graph.inputs if v.type.rank), 0)
+    batch = batch_of(graph)
     if batch < 2 or (images is None and not _exceeds_caches(graph, peaks)):
         return graph
     parts = [part for part in _parts(graph, batch) if part.sections]
@@ -64,6 +64,11 @@ def use_slices(graph: Graph, peaks: Peaks, images: int | None = None) -> Graph:
     for section, fewer in chosen:
         graph = section.applied(graph, fewer)
     return graph
+
+
+def batch_of(graph: Graph) -> int:
+    """Images of a batch, if there is one: the first extent of the first input that has any."""
+    return next((v.type.shape[0] for v in graph.inputs if v.type.rank), 0)
 
 
 def in_slices(graph: Graph) -> bool:

@@ -172,6 +172,14 @@ def test_a_model_is_compiled_in_memory(mlc: Mlc, model: Path, fake_build: dict[s
     assert "line.onnx is a model: compiled in memory" in result.err
 
 
+def test_a_model_in_memory_is_compiled_for_the_threads_that_run_it(
+    mlc: Mlc, model: Path, fake_build: dict[str, Any]
+) -> None:
+    for threads, left_out in (("8", ()), ("9", ("slices",))):
+        assert mlc("run", "line.onnx", "--shape", "x=3,5", "--threads", threads).code == 0
+        assert fake_build["options"].disabled_passes == left_out
+
+
 def test_devices(mlc: Mlc, module: Path) -> None:
     assert re.match(r"cpu: \d+ cores\n", mlc("run", "module.tar", "--device", "list").out)
     assert mlc("run", "module.tar", "--device", "cpu").code == 0
