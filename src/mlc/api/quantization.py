@@ -127,7 +127,7 @@ def quantize(
     """
     from mlc.harness.accuracy import AccuracyMeter
     from mlc.harness.samples import split_samples
-    from mlc.rewrite.quantization import Calibration, Precision, QuantizeOptions
+    from mlc.rewrite.quantization import WATCHED, Calibration, Precision, QuantizeOptions
     from mlc.rewrite.quantization import quantize as quantize_graph
     from mlc.targets.base import Shifting, get_target
 
@@ -152,15 +152,15 @@ def quantize(
     graph = optimised(model.graph)
     watch = observer or Observer()
     watch.stage("calibrate")
-    found = quantize_graph(graph, feeds, options, _native, watch.kernel)
+    found = quantize_graph(graph, feeds, options, _native, watch.kernel, by_layer=by_layer)
     watch.stage("compare with the float model")
-    before, after = _native(found.reference if by_layer else graph), _native(found.watched if by_layer else found.graph)
-    outputs = len(graph.outputs)
+    after = _native(found.watched if by_layer else found.graph)
+    names = [f"{WATCHED}{k}" for k in range(len(found.layers))] if by_layer else []
     meter, layers = AccuracyMeter(), AccuracyMeter()
     for k, feed in enumerate(feeds):
-        wanted, got = list(before(feed).items()), after(feed)
-        meter.add(dict(wanted[:outputs]), got)
-        layers.add(dict(wanted[outputs:]), got)
+        wanted, got = found.reference(feed), after(feed)
+        meter.add({name: wanted[name] for name in graph.output_names}, got)
+        layers.add({name: wanted[name] for name in names}, got)
         watch.kernel(k + 1, len(feeds))
     errors = tuple(
         LayerError(layer.name, layer.operator, layer.reason, accuracy)

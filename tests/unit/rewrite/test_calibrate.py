@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import UsageError
-from mlc.ir.interp import run_graph
-from mlc.rewrite.quantization import Calibration
+from mlc.rewrite.quantization import Calibration, interpreted, tapped
 from mlc.rewrite.quantization.calibrate import calibrate
 from mlc.rewrite.quantization.exponents import (
     best_exponents,
@@ -20,10 +19,6 @@ from mlc.rewrite.quantization.exponents import (
 from mlc.rewrite.quantization.ranges import Distribution, Method, asymmetric
 from tests.fuzz import examples
 from tests.unit.rewrite.helpers import Net
-
-
-def interpreted(graph):
-    return lambda feeds: run_graph(graph, feeds)
 
 
 @examples(100)
@@ -95,7 +90,8 @@ def test_calibration_sees_every_sample():
     graph = n(n.relu(y))
     samples = [{"x": np.array([0.1, 0.77, -0.3, 0.5], np.float32) * v} for v in (1, -9, 3)]
     told = []
-    found = calibrate(graph, [x, y], samples, interpreted, lambda *at: told.append(at))
+    run = interpreted(tapped(graph, [x, y]))
+    found = calibrate(run, {"tap0": x, "tap1": y}, samples, lambda *at: told.append(at))
     assert {v: exponent_for(d, Calibration()) for v, d in found.items()} == {x: 4, y: 3}  # 0.77 * 9 * 2**4 = 111
     assert (round(found[x].least, 5), round(found[x].most, 5)) == (-6.93, 2.7)
     assert told == [(k, 3) for k in range(1, 4)]
@@ -177,9 +173,9 @@ def test_refusals():
     n = Net()
     x = n.x(2)
     y = n.reciprocal(x)
-    graph = n(y)
+    run = interpreted(n(y))
     with pytest.raises(UsageError, match="no samples to calibrate with"):
-        calibrate(graph, [y], [], interpreted)
+        calibrate(run, {"out0": y}, [])
     samples = [{"x": np.ones(2, np.float32)}, {"x": np.zeros(2, np.float32)}]
     with pytest.raises(UsageError, match="reciprocal becomes infinite or NaN on sample 1"):
-        calibrate(graph, [y], samples, interpreted)
+        calibrate(run, {"out0": y}, samples)

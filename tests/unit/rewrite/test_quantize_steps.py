@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from mlc.ir.graph import Graph, Value, verify
 from mlc.ir.interp import run_graph
 from mlc.ops import get
 from mlc.rewrite.integers import use_integers
-from mlc.rewrite.quantization import Calibration, Method, Quantized, QuantizeOptions, quantize
+from mlc.rewrite.quantization import Calibration, Method, Quantized, QuantizeOptions, interpreted, quantize
+from mlc.rewrite.quantization.calibrate import Run
 from tests.unit.rewrite.helpers import op_names
 from tests.unit.rewrite.test_quantize import POINT, WINDOW, Floats, samples
 
 
-def steps(graph: Graph, **options: Any) -> Quantized:
-    return quantize(graph, samples(graph), QuantizeOptions(**options))
+def steps(graph: Graph, *, by_layer: bool = False, **options: Any) -> Quantized:
+    return quantize(graph, samples(graph), QuantizeOptions(**options), by_layer=by_layer)
 
 
 def snr(graph: Graph, found: Quantized) -> float:
@@ -131,12 +133,29 @@ def test_nodes_are_kept_in_floats_and_unknown_ones_refused() -> None:
 def test_every_layer_can_be_compared() -> None:
     n, y = residual()
     graph = n(n.layer(y, 5, 7, size=1))
-    for found in (steps(graph), steps(graph, shifts=True, ends=True)):
+    for found in (steps(graph, by_layer=True), steps(graph, by_layer=True, shifts=True, ends=True)):
         feeds = samples(graph)[0]
-        a, b = run_graph(found.reference, feeds), run_graph(found.watched, feeds)
-        assert list(a) == list(b) == ["out0", "layer0", "layer1", "layer2", "layer3"]
-        for k in a:
+        a, b = found.reference(feeds), run_graph(found.watched, feeds)
+        assert list(a)[:5] == list(b) == ["out0", "layer0", "layer1", "layer2", "layer3"]
+        for k in b:
             assert decibels(np.square(a[k]).sum(), np.square(a[k] - b[k]).sum()) > 20
+
+
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_what_is_calibrated_with_is_the_reference(by_layer: bool) -> None:
+    n, y = residual()
+    graph = replace(n(n.layer(y, 5, 7, size=1)), output_names=("tap0",))  # as what is calibrated would be called
+    prepared = []
+
+    def prepare(graph: Graph) -> Run:
+        prepared.append(graph)
+        return interpreted(graph)
+
+    found = quantize(graph, samples(graph), QuantizeOptions(), prepare, by_layer=by_layer)
+    assert len(prepared) == 1 + by_layer
+    assert found.tensors == steps(graph).tensors
+    for feeds in samples(graph):
+        np.testing.assert_array_equal(found.reference(feeds)["tap0"], run_graph(graph, feeds)["tap0"])
 
 
 def test_channels_may_be_dead_and_biases_large() -> None:

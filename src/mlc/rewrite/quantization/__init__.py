@@ -6,11 +6,12 @@ Processors rescale by any factor (:mod:`~mlc.rewrite.quantization.steps`), some 
 
 from mlc.rewrite.quantization.calibrate import tapped
 from mlc.rewrite.quantization.choice import Layer, Precision, QuantizeOptions, layers_of
-from mlc.rewrite.quantization.quantize import Quantized, interpreted, quantize
+from mlc.rewrite.quantization.quantize import WATCHED, Quantized, interpreted, quantize
 from mlc.rewrite.quantization.ranges import Calibration, Method
 from mlc.rewrite.quantization.steps import Steps
 
 __all__ = [
+    "WATCHED",
     "Calibration",
     "Layer",
     "Method",

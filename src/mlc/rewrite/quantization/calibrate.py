@@ -9,13 +9,11 @@ import numpy as np
 from mlc.errors import UsageError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.types import TensorType
-from mlc.rewrite.dce import eliminate_dead_code
 from mlc.rewrite.quantization.ranges import Distribution
 from mlc.rewrite.recurrence import body_of_scan, is_scan
 
 Arrays = Mapping[str, np.ndarray]
 Run = Callable[[Arrays], Arrays]
-Prepare = Callable[[Graph], Run]
 
 
 def tapped(graph: Graph, values: Sequence[Value], prefix: str = "tap") -> Graph:
@@ -60,32 +58,28 @@ def _surfaced(graph: Graph, wanted: Collection[Value]) -> tuple[Graph, dict[Valu
 
 
 def calibrate(
-    graph: Graph,
-    values: Sequence[Value],
+    run: Run,
+    values: Mapping[str, Value],
     samples: Sequence[Arrays],
-    prepare: Prepare,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[Value, Distribution]:
     """How the numbers of ``values`` are distributed.
 
     Args:
-        graph: the float model, row-major.
-        values: some of its values, in f32.
+        run: the float model.
+        values: some of its values, in f32, by the names of the results that they are.
         samples: inputs by name, a mapping a sample.
-        prepare: makes something that runs a graph.
         progress: told how many samples of how many are done.
     Raises:
         UsageError: there is no sample, or a value becomes infinite or NaN on one.
     """
     if not samples:
         raise UsageError("there are no samples to calibrate with", hint="give some tens of typical inputs")
-    alone = Graph(graph.name, graph.inputs, (), graph.nodes, graph.constants, ())
-    run = prepare(eliminate_dead_code(tapped(alone, values)))
-    found = {v: Distribution() for v in values}
+    found = {v: Distribution() for v in values.values()}
     for k, sample in enumerate(samples):
         results = run(sample)
-        for j, v in enumerate(values):
-            numbers = results[f"tap{j}"]
+        for name, v in values.items():
+            numbers = results[name]
             if not np.isfinite(numbers).all():
                 raise UsageError(
                     f"calibration: {v.name} becomes infinite or NaN on sample {k}", hint="check the samples' values"
