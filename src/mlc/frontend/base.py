@@ -7,7 +7,7 @@ checkout works; others come from the entry-point group ``mlc.frontends``.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module, metadata
@@ -213,12 +213,12 @@ def frontend_names() -> list[str]:
 
 
 def get_frontend(name: str) -> Frontend:
-    """The front end called ``name``.
+    """The front end called ``name``; a built-in one, if there is such, whatever other packages register.
 
     Raises:
         UsageError: there is none; names the known ones.
     """
-    table = _found()
+    table = BUILT_IN if name in BUILT_IN else _found()
     if name not in table:
         near = get_close_matches(name, table, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(table))}"
@@ -232,15 +232,19 @@ def frontend_accepting(model: object) -> Frontend:
     Raises:
         UsageError: there is none.
     """
-    table = _found()
-    for name in sorted(table):
-        frontend = _made(table[name])
-        if frontend.accepts(model):
-            return frontend
+    found = next((f for f in _all() if f.accepts(model)), None)
+    if found is not None:
+        return found
     raise UsageError(
         f"an object of the class {type(model).__module__}.{type(model).__qualname__} is no model",
         hint="give the path of a model file, or a keras.Model",
     )
+
+
+def _all() -> Iterator[Frontend]:
+    """Every front end, the built-in ones first: looking for others in all installed packages takes milliseconds."""
+    yield from (_made(BUILT_IN[name]) for name in sorted(BUILT_IN))
+    yield from (_made(place) for name, place in sorted(_found().items()) if name not in BUILT_IN)
 
 
 def _made(place: str) -> Frontend:
@@ -251,7 +255,7 @@ def _made(place: str) -> Frontend:
 
 
 def guess_frontend(path: str | os.PathLike[str]) -> Frontend:
-    """The front end for a file, by its content.
+    """The front end for a file, by its content; those of other packages get what no built-in one knows.
 
     Raises:
         UsageError: the file cannot be opened.
@@ -259,13 +263,11 @@ def guess_frontend(path: str | os.PathLike[str]) -> Frontend:
     """
     file = Path(path)
     head = read_head(file)
-    table = _found()  # once: looking through all installed packages takes milliseconds
-    for name in sorted(table):
-        frontend = _made(table[name])
-        if frontend.matches(head, file):
-            return frontend
+    found = next((f for f in _all() if f.matches(head, file)), None)
+    if found is not None:
+        return found
     looks = describe(head)
-    known = ", ".join(sorted(table))
+    known = ", ".join(frontend_names())
     raise ImportModelError(
         f"{os.fspath(path)}: not a model file" + (f": looks like {looks}" if looks else ""),
         hint=f"known formats: {known}",

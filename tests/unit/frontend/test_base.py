@@ -6,7 +6,7 @@ import pytest
 
 from mlc.errors import ImportModelError, UsageError
 from mlc.frontend import base
-from mlc.frontend.base import frontend_names, get_frontend, guess_frontend
+from mlc.frontend.base import frontend_accepting, frontend_names, get_frontend, guess_frontend
 from tests.unit.frontend.onnx.models import relu_model
 
 
@@ -48,12 +48,27 @@ def test_front_ends_of_other_packages_are_found(points, tmp_path):
     assert guess_frontend(tmp_path / "m").name == "other"
 
 
-def test_installed_packages_are_looked_through_once_a_file(monkeypatch, tmp_path):
+def test_installed_packages_are_looked_through_for_what_no_built_in_knows(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(metadata, "entry_points", lambda group: asked.append(group) or [])
+    others = [point("another", "tests.unit.frontend.test_base:Other")]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: asked.append(group) or others)
     (tmp_path / "m.onnx").write_bytes(relu_model().SerializeToString())
-    assert guess_frontend(tmp_path / "m.onnx").name == "onnx"
+    assert guess_frontend(tmp_path / "m.onnx").name == get_frontend("onnx").name == "onnx"
+    assert not asked
+    (tmp_path / "m").write_bytes(b"OTHER\0\1")
+    assert guess_frontend(tmp_path / "m").name == "other"
     assert asked == [base.GROUP]
+
+
+def test_live_models_are_those_of_other_packages_at_last(monkeypatch):
+    class Live:
+        pass
+
+    monkeypatch.setattr(Other, "accepts", lambda self, model: isinstance(model, Live), raising=False)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [point("other", "tests.unit.frontend.test_base:Other")])
+    assert frontend_accepting(Live()).name == "other"
+    with pytest.raises(UsageError, match=r"an object of the class builtins\.object is no model"):
+        frontend_accepting(object())
 
 
 def test_a_built_in_may_be_registered_again_as_itself(points):
