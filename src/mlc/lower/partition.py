@@ -2,22 +2,25 @@
 
 In: loops with ``if``/``select`` guards. Out: the same values, with guards decided where a range of iterations decides
 them. ``for i in range(10): if i < 8: f`` becomes ``for i in range(8): f``; a condition that does not depend on a loop
-moves in front of it, unless the loop computes tiles.
+moves in front of it, unless the loop computes tiles. Pieces of a parallel loop are one loop that tells them by a test.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from mlc.ir.expr import Binary, Const, Expr, Select, Within, rewrite, walk
+from mlc.ir.expr import Binary, Const, Expr, IndexValue, Select, Within, rewrite, walk, within
 from mlc.ir.index import Linear, Quotient, Var, as_index, dynamics
-from mlc.ir.loop import Allocate, Buffer, For, ForKind, ForRange, Stmt, Store, is_nothing, rebuild, seq
+from mlc.ir.loop import Allocate, Buffer, For, ForKind, ForRange, If, Stmt, Store, is_nothing, rebuild, seq
 from mlc.ir.loop import walk as walk_stmts
-from mlc.lower.rewrite import decided, exprs_of, map_exprs, map_places, slice_loop, substitute_stmt
+from mlc.ir.types import i64
+from mlc.lower.rewrite import decided, exprs_of, loop_of, map_exprs, map_places, slice_loop, substitute_stmt
 
 _MAX_HOISTS = 3  # each doubles the code under it
+_MOST_TOGETHER = 8  # pieces of a parallel loop that are one, each of which is told by a test
 
 
 def partition(s: Stmt) -> Stmt:
@@ -74,17 +77,83 @@ def _partition(s: Stmt, checks: _Checks, unrolled: frozenset[Var] = frozenset(),
         return seq([_partition(body, checks, unrolled, selects) for body in each if not is_nothing(body)])
     cut = _cut(s, checks, unrolled, selects)
     if cut is None:
-        return _inside(s, checks, unrolled, selects)
-    edges = (0, cut.begin, cut.end, s.extent)
-    parts: list[Stmt] = []
-    for begin, end in pairwise(edges):
+        return rebuild(s, partial(_partition, checks=checks, unrolled=_inside(s, unrolled), selects=selects))
+    pieces = [p for p in _pieces(s, cut, checks, unrolled, selects) if not is_nothing(p.body)]
+    if s.kind is ForKind.PARALLEL and 1 < len(pieces) <= _MOST_TOGETHER:
+        return _together(s, pieces)
+    return seq([loop_of(p.var, p.count, s, p.body) for p in pieces])
+
+
+class _Piece(NamedTuple):
+    """Some iterations of a loop, counted by a variable of their own; a single one does not use it."""
+
+    var: Var
+    count: int
+    body: Stmt
+
+
+def _pieces(s: For, cut: _Cut, checks: _Checks, unrolled: frozenset[Var], selects: bool) -> list[_Piece]:
+    """What a loop is cut into, in order, each of which is cut inside."""
+    found: list[_Piece] = []
+    for begin, end in pairwise((0, cut.begin, cut.end, s.extent)):
+        count = end - begin
         piece = slice_loop(s, begin, end)
-        # a single iteration leaves its body, whose own loops may now be cut; a loop is cut once, unless the longer part
-        # of it is left over, what is left over has choices of its own, or each iteration is code of its own anyway
-        again = end - begin == 1 or end - begin > cut.end - cut.begin or cut.exclusive
-        again |= s.kind is ForKind.UNROLLED
-        parts.append((_partition if again else _inside)(piece, checks, unrolled, selects))
-    return seq([p for p in parts if not is_nothing(p)])
+        if is_nothing(piece):
+            continue
+        if count == 1 or type(piece) is not For:  # its body is left, whose own loops may now be cut
+            found.append(_Piece(s.var, 1, _partition(piece, checks, unrolled, selects)))
+            continue
+        # a loop is cut once, unless the longer part of it is left over, what is left over has choices of its own, or
+        # each iteration is code of its own anyway
+        again = count > cut.end - cut.begin or cut.exclusive or s.kind is ForKind.UNROLLED
+        more = _cut(piece, checks, unrolled, selects) if again and s.kind is ForKind.PARALLEL else None
+        if more is not None:
+            found += _pieces(piece, more, checks, unrolled, selects)
+        elif again and s.kind is not ForKind.PARALLEL:
+            found.append(_Piece(piece.var, 1, _partition(piece, checks, unrolled, selects)))
+        else:
+            body = _partition(piece.body, checks, _inside(piece, unrolled), selects)
+            found.append(_Piece(piece.var, count, body))
+    return found
+
+
+def _inside(s: For, unrolled: frozenset[Var]) -> frozenset[Var]:
+    """The loops inside of one that will not be there at run time."""
+    return unrolled | {s.var} if s.kind is ForKind.UNROLLED else unrolled
+
+
+def _together(loop: For, pieces: Sequence[_Piece]) -> Stmt:
+    """One loop over all pieces of a parallel one, so that threads share the first and the last iterations, too.
+
+    One behind the other they would wait for each other, which of a few heavy iterations costs as much as one of them.
+    """
+    ends = list(accumulate(p.count for p in pieces))
+    var = Var(loop.var.name, 0, ends[-1] - 1)
+    held, bodies = _around([p.body for p in pieces])
+    inner: Stmt | None = None
+    for (of, count, _), body, end in sorted(zip(pieces, bodies, ends, strict=True), key=lambda t: (t[0].count, -t[2])):
+        if count > 1:
+            at = as_index(var) - (end - count)
+            body = ForRange(of, IndexValue(at, i64), IndexValue(at + 1, i64), body)
+        inner = body if inner is None else If(within(var, end - count, end), body, inner)
+    assert inner is not None
+    for b in reversed(held):
+        inner = Allocate(b, inner)
+    return For(var, ends[-1], loop.kind, inner, loop.thread)
+
+
+def _around(bodies: Sequence[Stmt]) -> tuple[list[Buffer], list[Stmt]]:
+    """Buffers that all of some statements begin by allocating, which then are there once, and what is inside."""
+    held: list[Buffer] = []
+    while True:
+        first = bodies[0]
+        if type(first) is not Allocate or first.buffer.scope == "register":
+            return held, list(bodies)
+        inside = [b.body for b in bodies if type(b) is Allocate and b.buffer is first.buffer]
+        if len(inside) < len(bodies):
+            return held, list(bodies)
+        held.append(first.buffer)
+        bodies = inside
 
 
 def _unrolling_decides(loop: For, checks: _Checks) -> bool:
@@ -94,13 +163,6 @@ def _unrolling_decides(loop: For, checks: _Checks) -> bool:
     constant = {x.var for x in walk_stmts(loop) if type(x) is For and x.kind is ForKind.UNROLLED}
     found = (g.index.vars() for g in checks.within(loop.body) if not g.tested)
     return any(loop.var in used and len(used) > 1 and used <= constant for used in found)
-
-
-def _inside(s: Stmt, checks: _Checks, unrolled: frozenset[Var], selects: bool) -> Stmt:
-    """Cut what is inside of a statement."""
-    if type(s) is For and s.kind is ForKind.UNROLLED:
-        unrolled |= {s.var}
-    return rebuild(s, partial(_partition, checks=checks, unrolled=unrolled, selects=selects))
 
 
 class _Cut(NamedTuple):
@@ -132,7 +194,7 @@ def _cut(loop: For, checks: _Checks, unrolled: frozenset[Var], selects: bool) ->
         guards = [g for g in guards if (g.index, g.lo, g.hi) in branches or not g.index.vars() <= unrolled | {loop.var}]
     for g in guards:
         found = _along(g.index, loop.var)
-        if found is None or (found[1] > 1 and _computes_tiles(loop)):
+        if found is None or (found[1] > 1 and loop.kind is not ForKind.PARALLEL and _computes_tiles(loop)):
             continue  # a test a tile is cheaper than nests of their own for the last ones of fused loops
         c, run, rest = found
         lo, hi = rest.bounds()

@@ -193,22 +193,45 @@ def test_operands_of_a_concat_are_copied_one_after_the_other() -> None:
     )
 
 
-def test_blocks_of_a_concat_are_copied_one_after_the_other_though_loops_are_fused() -> None:
+def test_blocks_of_a_concat_are_told_by_tests_though_loops_are_fused() -> None:
     k, lane = Var("k", 0, 49), Var("lane", 0, 1)
     row = as_index(k) // 5
     channel = row * 2 + lane
     one, two, three = (const(v, f32) for v in (1.0, 2.0, 3.0))
     value = select(within(channel, 0, 12), one, select(within(channel, 12, 18), two, three))
     body = loop(lane, store(value, row, as_index(k) % 5 * 2 + lane), ForKind.VECTORIZED)
-    heads = [line for line in check(loop(k, body, ForKind.PARALLEL)).splitlines() if not line.startswith("  for")]
-    assert heads == [
-        "for k in parallel(30):",
-        "    out[k//5, lane + 2*(k%5)] = 1.0",
-        "for k in parallel(15):",
-        "    out[k//5 + 6, lane + 2*(k%5)] = 2.0",
-        "for k in parallel(5):",
-        "    out[9, lane + 2*k] = 3.0",
+    text = check(loop(k, body, ForKind.PARALLEL))
+    assert [line.strip() for line in text.splitlines() if "vectorized" not in line] == [
+        "for k in parallel(50):",
+        "if k < 30:",
+        "for k in range(i64(k), i64(k + 1)):",
+        "out[k//5, lane + 2*(k%5)] = 1.0",
+        "else:",
+        "if 30 <= k < 45:",
+        "for k in range(i64(k - 30), i64(k - 29)):",
+        "out[k//5 + 6, lane + 2*(k%5)] = 2.0",
+        "else:",
+        "for k in range(i64(k - 45), i64(k - 44)):",
+        "out[9, lane + 2*k] = 3.0",
     ]
+
+
+def test_few_heavy_iterations_stay_one_parallel_loop() -> None:
+    """Cut in two, each half would wait for the other."""
+    tile = Buffer("tile", (4,), f32, "local")
+    row, k = Var("row", 0, 1), Var("k", 0, 4)
+    at = as_index(row) * 5 + k
+    body = Allocate(tile, loop(k, If(within(at, 0, 8), store(ONE, row, k))))
+    assert check(loop(row, body, ForKind.PARALLEL)) == (
+        "for row in parallel(2):\n"
+        "  tile: f32[4] in local\n"
+        "  if row < 1:\n"
+        "    for k in range(5):\n"
+        "      out[0, k] = 1.0\n"
+        "  else:\n"
+        "    for k in range(3):\n"
+        "      out[1, k] = 1.0"
+    )
 
 
 def test_tiles_of_fused_loops_are_not_doubled() -> None:

@@ -15,7 +15,7 @@ from mlc.lower.prefetch import LINE
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.lower.symbolic import assumed, several
-from mlc.targets.cpu.cost import Tile
+from mlc.targets.cpu.cost import Tile, balance
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_blocking import Blocking
@@ -25,6 +25,9 @@ from mlc.targets.cpu.schedules.tile import finish_tile, hold_terms, instruction_
 from mlc.targets.groups.group import Group, accumulate_in_registers, border_of, inline_rest, size_of
 
 PREFETCHED_FROM = 4  # register tiles that share a panel of weights while the next one is fetched
+FEW_TASKS = 8  # below which threads have more loops to share than those over blocks
+MANY_TASKS = 16  # to which they come then
+EVEN = 1.1  # times their share that two threads may wait for the slower one
 # Lines of weights that are fetched at once; more wait for each other, and those that are used now behind them (measured
 # on Zen 5, as fast to 1.05 times in images, and in volumes 1.02 to 1.35 times as with all at the start of a tile).
 BURST = 8
@@ -151,14 +154,18 @@ def blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, cop
     outside = [n, *_order(stage, oo, space, cut)]
     exact = (min(cut.block, space[-1].hi + 1) if flat else space[-1].hi + 1) % tile.rows == 0
     wo, wi = stage.split(space[-1], tile.rows)
+    many = flat and wo.hi + 1 >= PREFETCHED_FROM
+    by_image = _by_image(copies, plan, target)
+    if together := 0 if by_image else _tiles_of_a_task(outside, wo, plan):
+        tiles, wo = stage.split(wo, together)
+        outside = [tiles, *outside]
     walk = _walked(plan, panels, space[:-1], wo)
     stage.reorder(*outside, *walk, ov, wi, oi)
     weights = p.anchor.inputs[-1]  # the only one where a tensor is convolved with itself
-    many = flat and wo.hi + 1 >= PREFETCHED_FROM
     if plan.columns:
         stage.unroll(wo)
     shared = _shared(p, plan, outside, walk, wo, exact=exact, many=many)
-    image = n if _by_image(copies, plan, target) else None
+    image = n if by_image else None
     at = stage.fuse(*(a for a in shared if a is not image))
     stage.parallel(at)
     stage.vectorize(oi)
@@ -237,9 +244,29 @@ def _shared(
         p.knobs.require(whole or tiles not in found, "tiles that threads share have to be whole, and a loop")
         return found
     found = outside + walk[:at]
-    few = plan.flat or size_of([a.hi + 1 for a in found]) < 8
+    tasks = size_of([a.hi + 1 for a in found])
+    if plan.flat and tasks == 1:  # the last tile may be a shorter one where no other loop is shared
+        return found + walk[at : at + 1]
+    few = plan.flat or tasks < FEW_TASKS
     whole = few and exact and not plan.columns
     return found + walk[at:] if whole and not (many and plan.prefetch) else found
+
+
+def _tiles_of_a_task(outside: Sequence[Var], tiles: Var, plan: ConvPlan) -> int:
+    """How many tiles of a block of pixels a task takes, where blocks and channels are too few for threads; else 0.
+
+    With one block of all channels, tiles are tasks by themselves (:func:`_shared`). Few tiles stay together, since
+    each task reads the weights of its channels, unless two threads could not share the blocks evenly (measured on
+    two cores of a Zen 4: five blocks of 7 x 7 pixels take 0.83 of the time, an even number as long as before or more).
+    """
+    others, count = size_of([a.hi + 1 for a in outside]), tiles.hi + 1
+    if not plan.flat or plan.shared or plan.panels > 1 or not 1 < others < FEW_TASKS:
+        return 0
+    most = count // PREFETCHED_FROM
+    if most < 2 and balance(others, 2) > EVEN:
+        most = count
+    parts = min(-(-MANY_TASKS // others), most)
+    return -(-count // parts) if parts > 1 else 0
 
 
 def _tile_body(s: Schedule, local: Stage, rank: int, plan: ConvPlan, target: Cpu, dot: Dot | None) -> list[Var]:
