@@ -81,14 +81,14 @@ def _partition(s: Stmt, checks: _Checks, unrolled: frozenset[Var] = frozenset(),
     pieces = [p for p in _pieces(s, cut, checks, unrolled, selects) if not is_nothing(p.body)]
     if s.kind is ForKind.PARALLEL and 1 < len(pieces) <= _MOST_TOGETHER:
         return _together(s, pieces)
-    return seq([loop_of(p.var, p.count, s, p.body) for p in pieces])
+    return seq([loop_of(p.var, p.times, s, p.body) for p in pieces])
 
 
 class _Piece(NamedTuple):
     """Some iterations of a loop, counted by a variable of their own; a single one does not use it."""
 
     var: Var
-    count: int
+    times: int
     body: Stmt
 
 
@@ -127,11 +127,11 @@ def _together(loop: For, pieces: Sequence[_Piece]) -> Stmt:
 
     One behind the other they would wait for each other, which of a few heavy iterations costs as much as one of them.
     """
-    ends = list(accumulate(p.count for p in pieces))
+    ends = list(accumulate(p.times for p in pieces))
     var = Var(loop.var.name, 0, ends[-1] - 1)
     held, bodies = _around([p.body for p in pieces])
     inner: Stmt | None = None
-    for (of, count, _), body, end in sorted(zip(pieces, bodies, ends, strict=True), key=lambda t: (t[0].count, -t[2])):
+    for (of, count, _), body, end in sorted(zip(pieces, bodies, ends, strict=True), key=lambda t: (t[0].times, -t[2])):
         if count > 1:
             at = as_index(var) - (end - count)
             body = ForRange(of, IndexValue(at, i64), IndexValue(at + 1, i64), body)
