@@ -6,7 +6,7 @@ from mlc.ir import te
 from mlc.ir.expr import Expr, Load, Select, all_of, const, replace_loads, select, substitute_vars, within
 from mlc.ir.index import Linear, Var, as_index, substitute
 from mlc.targets.groups.group import Group, replace_anchor, size_of
-from mlc.targets.groups.roles import Contraction, Convolution, Window
+from mlc.targets.groups.roles import Contraction, Convolution, Window, is_border
 
 
 def over_channels(g: Group, data: te.Tensor, weights: te.Tensor, channels: int, *, copied: bool) -> Group:
@@ -111,22 +111,23 @@ def over_taps(g: Group, taps: int) -> Group:
 
 
 def _wider(data: te.Tensor, columns: int) -> te.Tensor:
-    """A tensor with so many columns at least."""
+    """A tensor with so many columns at least; a border and what only moves elements are wider themselves."""
     *others, width = data.shape
     if columns <= width:
         return data
+    op = data.op
     inside: Load | None = None
     around: Expr = const(0, data.dtype)
-    if data.op is not None:
-        body = data.op.bodies[0]
-        if type(body) is Select:
+    if op is not None and op.combiner is None and len(op.bodies) == 1:
+        body = op.bodies[0]
+        if type(body) is Select and is_border(op):  # any other condition says which elements there are, and stays
             around, body = body.b, body.a
         inside = body if type(body) is Load else None
 
     def element(*at: Linear) -> Expr:
         source, places = data, at
-        if inside is not None and data.op is not None:
-            env = dict(zip(data.op.axes, at, strict=True))
+        if inside is not None and op is not None:
+            env = dict(zip(op.axes, at, strict=True))
             source, places = inside.source, tuple(substitute(ix, env) for ix in inside.indices)
         guards = [within(ix, 0, n) for ix, n in zip(places, source.shape, strict=True)]
         return select(all_of(guards), source[tuple(places)], around)
