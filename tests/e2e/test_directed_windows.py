@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
-from tests.e2e.compiled import assert_same, compiled, network, reference
+import mlc
+from tests.e2e.compiled import assert_same, compiled, load, network, reference
 
 CPUS = ["x86", "x86 -mcpu=x86-64", "x86 -mcpu=haswell"]
 
@@ -149,3 +151,45 @@ def test_channels_that_tiles_cannot_share_evenly(kind: str, channels: int, taps:
     model = network(nodes, feeds, ["y"], stored)
     for target in CPUS:
         assert_same(compiled(model, feeds, target=target), reference(model, feeds), tolerance=1e-5)
+
+
+READERS: dict[str, list[onnx.NodeProto]] = {
+    "conv": [helper.make_node("Conv", ["p", "v"], ["y"])],
+    "pool": [helper.make_node("MaxPool", ["p"], ["y"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])],
+    "mean": [helper.make_node("GlobalAveragePool", ["p"], ["y"])],
+    "softmax": [helper.make_node("Softmax", ["p"], ["y"], axis=1)],
+    "greatest": [helper.make_node("ReduceMax", ["p", "channels"], ["y"], keepdims=0)],
+    "norm": [helper.make_node("ReduceL2", ["p", "channels"], ["y"])],
+    "index": [helper.make_node("ArgMax", ["p"], ["y"], axis=1)],
+    "concat": [helper.make_node("Concat", ["p", "a", "p"], ["y"], axis=1)],
+    "product": [
+        helper.make_node("Transpose", ["p"], ["t"], perm=[0, 2, 3, 1]),
+        helper.make_node("MatMul", ["t", "m"], ["y"]),
+    ],
+    "divided": [helper.make_node("Div", ["a", "p"], ["y"])],
+}
+
+
+@pytest.mark.sweep(8)
+@pytest.mark.parametrize("channels", [9, 24, 40])
+@pytest.mark.parametrize("reader", READERS)
+def test_lanes_beyond_the_channels_of_a_pool_concern_nobody(reader: str, channels: int) -> None:
+    """All is negative, so lanes with anything else would be the greatest; and what lay there before is no number."""
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.random((2, 16, 9, 10)).astype(np.float32)}
+    stored = {
+        "w": -rng.random((channels, 16, 3, 3)).astype(np.float32),
+        "v": rng.standard_normal((channels, channels, 3, 3)).astype(np.float32),
+        "m": rng.standard_normal((channels, 7)).astype(np.float32),
+        "channels": np.array([1]),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("MaxPool", ["a"], ["p"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        *READERS[reader],
+    ]
+    read = {name for node in nodes for name in node.input}
+    model = network(nodes, feeds, ["y"], {name: array for name, array in stored.items() if name in read})
+    with mlc.compile(load(model)).load(1) as module:
+        module._workspace.fill(0xFF)
+        assert_same(module.run(feeds), reference(model, feeds), tolerance=1e-4)

@@ -163,6 +163,10 @@ def _names(op: te.Compute, layout: Layout) -> list[str]:
     return names
 
 
+def _surely(condition: Expr) -> bool:
+    return type(condition) is Const and bool(condition.value)
+
+
 def _rewrite(
     body: Expr,
     env: Mapping[Var, IndexLike],
@@ -184,11 +188,13 @@ def _rewrite(
         access = Load(target, tuple(indices))
         if not padded:
             return access
-        guard = all_of([within(ix, 0, n) for ix, n in zip(indices, target.shape, strict=True)])
-        if type(guard) is Const and guard.value:
+        leaves = [(ix, n) for ix, n in zip(indices, target.shape, strict=True) if not _surely(within(ix, 0, n))]
+        if not leaves:
             return access
         # inside padding nothing meaningful is computed: read zero rather than a neighbour's memory
-        logical = all_of([within(ix, 0, n) for ix, n in zip(ld.indices, t.shape, strict=True)])
-        return select(logical, access, const(0, t.dtype))
+        ranges = list(zip(ld.indices, t.shape, strict=True))
+        # axes that are as they were say all that is to be asked; lanes of a ragged block, say, are there in any case
+        guards = leaves if all(pair in ranges for pair in leaves) else ranges
+        return select(all_of([within(ix, 0, n) for ix, n in guards]), access, const(0, t.dtype))
 
     return replace_loads(body, swap)

@@ -55,7 +55,14 @@ def choices(draw: Draw, computation: Computation) -> dict[te.Tensor, Layout]:
 
 
 def packed(t: te.Tensor, array: np.ndarray, chosen: dict[te.Tensor, Layout]) -> np.ndarray:
-    return chosen[t].pack(array) if t in chosen else array
+    """The array in its layout; what padding holds is undefined, and margins hold zeros."""
+    if t not in chosen:
+        return array
+    core = chosen[t].core
+    padding = core.pack(np.ones(array.shape, np.uint8)) == 0
+    whole = core.pack(array)
+    whole[padding] = 77
+    return np.pad(whole, chosen[t].margins) if chosen[t].has_margins else whole
 
 
 def unpacked(t: te.Tensor, array: np.ndarray, chosen: dict[te.Tensor, Layout]) -> np.ndarray:

@@ -16,7 +16,7 @@ from mlc.targets.cpu.schedules.window import schedule_window
 from mlc.targets.groups.group import Group
 from mlc.targets.x86.record import record_for
 from mlc.tuning.task import candidate, tasks_of
-from tests.unit.targets.cpu.operators import convolution
+from tests.unit.targets.cpu.operators import convolution, pool
 
 TARGETS = [record_for(cpu) for cpu in ("skylake-avx512", "haswell")]
 
@@ -52,6 +52,18 @@ def test_lanes_beyond_the_channels_are_read_as_they_are(stride: int) -> None:
     text = str(target.kernel(candidate(task, target, task.space.default), "k"))
     assert "p0: f32[1,2,15,15,16]" in text  # a block is ragged, and a margin in place of a border
     assert "select" not in text
+
+
+@pytest.mark.parametrize("channels", [24, 40])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_pools_ask_about_the_border_and_not_about_lanes(channels: int, stride: int) -> None:
+    target = get_target("x86 -mcpu=znver4")
+    graph = pool("max_pool", 1, channels, (13, 13), 3, stride, blocked=True)
+    task = tasks_of(graph, target, CompileOptions("m", "test", ""), Observer())[-1]
+    fn = target.kernel(candidate(task, target, task.space.default), "k")
+    text = str(fn)
+    assert f"p0: f32[1,{-(-channels // 16)},13,13,16]" in text  # the last block is ragged
+    assert f"< {channels}" not in text
 
 
 def _depthwise(channels: int, size: int, target: Cpu) -> Function:
