@@ -390,13 +390,14 @@ class CrossExploration:
         for under in sorted(again, key=lambda u: -u.best):
             found += self._ask(under, min(self._round, n - len(found)))
         for under in self._under.values():
-            if under not in again or under.asked >= MOST_ROUNDS * self._round:
+            if under not in again:  # those that have just had their last round are not yet known as well as they will be
                 self._tell(under)
         while len(found) < n:
             rows = self._explorer.propose(1)
             if not len(rows):
                 return found + self._ask(self._own, n - len(found))
-            opened = self._open(rows[0])
+            # one that an earlier run has begun with goes on from what it measured
+            opened = self._under.get(_key(self._layouts.config(rows[0]))) or self._open(rows[0])
             if opened is None:
                 self._explorer.observe(rows, np.zeros(1))
             else:

@@ -13,7 +13,7 @@ import pytest
 from mlc.ir.graph import Builder, Graph
 from mlc.ir.interp.graph import run_graph
 from mlc.ir.types import TensorType, f32
-from mlc.lower.knobs import Config
+from mlc.lower.knobs import Config, Space
 from mlc.ops import get
 from mlc.records.best import best_of
 from mlc.records.files import read_records
@@ -23,7 +23,7 @@ from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import LEVELS, get_target
 from mlc.tuning.algorithms import Chosen
 from mlc.tuning.in_order import Network, is_network, search_in_order
-from mlc.tuning.joint import FIRST_LAYOUTS, layouts_in
+from mlc.tuning.joint import FIRST_LAYOUTS, CrossExploration, layout_space, layouts_in
 from mlc.tuning.journal import Journal
 from mlc.tuning.options import TuneOptions
 from mlc.tuning.session import Outcome, Session
@@ -242,3 +242,64 @@ def test_a_network_that_has_its_layouts_keeps_them(tuned: tuple[Graph, Path, int
     again.write_bytes(path.read_bytes())
     _, used = searched(again, graph, replace(SEARCH, trials=120), Fake())
     assert used == 0
+
+
+class Rows:
+    """Proposes given rows of a space, or all in order, but what it has seen; keeps what it is told."""
+
+    def __init__(self, space: Space, rows: Sequence[np.ndarray] | None = None) -> None:
+        self.rows = [space.at(k) for k in range(min(200, space.size))] if rows is None else list(rows)
+        self.seen: dict[bytes, float] = {}
+
+    def propose(self, n: int) -> np.ndarray:
+        found = [row for row in self.rows if row.tobytes() not in self.seen][:n]
+        self.seen.update((row.tobytes(), 0.0) for row in found)
+        return np.array(found, np.int64).reshape(len(found), len(self.rows[0]))
+
+    def observe(self, rows: np.ndarray, speeds: np.ndarray) -> None:
+        self.seen.update((row.tobytes(), float(v)) for row, v in zip(rows, speeds, strict=True))
+
+
+def cross(task: Task, space: Space) -> tuple[CrossExploration, Rows, list[Config]]:
+    """A search whose first layouts are the default and one next to it; and the layouts that loops were searched for."""
+    made: list[Config] = []
+
+    def make(task: Task, seeds: np.ndarray) -> Rows:
+        made.append(layouts_in(task.space.default))
+        return Rows(task.space)
+
+    default = space.row({})
+    layouts = Rows(space, [default, next(space.neighbours(default))])
+    return CrossExploration(task, TARGET, space, layouts, make, joint=100), layouts, made
+
+
+def test_a_layout_is_rewarded_for_all_rounds_of_its_loops() -> None:
+    (task,) = tasks_of(network(1), TARGET, OPTIONS, Observer())
+    space = layout_space(task, TARGET)
+    assert space is not None
+    search, layouts, _ = cross(task, space)
+    first, best = layouts.rows[0].tobytes(), 0.0
+    for k in range(1, 20):
+        configs = search.propose(8)
+        speeds = np.array([float(k) if space.config(layouts.rows[0]) == layouts_in(c) else 1e-3 for c in configs])
+        if best and not (speeds == k).any():  # judged
+            break
+        best = max(best, speeds.max())
+        search.observe(configs, speeds)
+    assert best > 2
+    assert layouts.seen[first] == best
+
+
+def test_what_was_measured_of_a_layout_in_an_earlier_run_is_kept_when_it_is_proposed() -> None:
+    (task,) = tasks_of(network(1), TARGET, OPTIONS, Observer())
+    space = layout_space(task, TARGET)
+    assert space is not None
+    before, layouts, _ = cross(task, space)
+    configs = before.propose(4)
+    mine = [c for c in configs if layouts_in(c) == space.config(layouts.rows[0])]
+    assert mine
+    again, _, made = cross(task, space)
+    again.observe(mine, np.ones(len(mine)))  # so promising that it gets another round before it is judged
+    found = again.propose(24)
+    assert not [c for c in found if c in mine]
+    assert len(made) == len({tuple(sorted(layouts.items())) for layouts in made})
