@@ -390,7 +390,7 @@ class CrossExploration:
         for under in sorted(again, key=lambda u: -u.best):
             found += self._ask(under, min(self._round, n - len(found)))
         for under in self._under.values():
-            if under not in again:  # those that have just had their last round are not yet known as well as they will be
+            if under not in again:  # others have rounds that are not measured yet
                 self._tell(under)
         while len(found) < n:
             rows = self._explorer.propose(1)
