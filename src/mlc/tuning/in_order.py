@@ -92,6 +92,12 @@ class Network:
         some = [(t, k) for k, t in enumerate(there) if not set(self.sources).isdisjoint(t.sources)]
         return [t for t, _ in some], [k for _, k in some]
 
+    def measured(self, tasks: Sequence[Task], flushed: bool) -> int:
+        """How many trials some tasks have had, with empty caches or without."""
+        here, keys = (Fingerprint.of(self.target), self.threads, flushed), {t.key for t in tasks}
+        found = (r for r in self._records() if r.workload in keys and r.explorer != DECIDED)
+        return sum((r.fingerprint, r.threads, r.flushed) == here for r in found)
+
     def settled(self, flushed: bool) -> set[str]:
         """Keys of tasks whose layouts were searched and decided, with empty caches or without."""
         here = Fingerprint.of(self.target), self.threads, flushed
@@ -132,18 +138,23 @@ def search_in_order(
     """
     outcomes: list[Outcome] = []
     tried: set[str] = set()
-    share = JOINT_OF_NETWORKS
+    share, per_task = JOINT_OF_NETWORKS, options.trials_per_task
     while True:
-        there = _deciding(network.tasks()[0], network.target, options)
+        tasks = network.tasks()[0]
+        there = _deciding(tasks, network.target, options)
         done = tried | network.settled(flushed)
         left = [t for t in there if t.key not in done]
-        if not left or share <= 0 or any(o.interrupted for o in outcomes):
+        rest = None if options.trials is None else max(0, options.trials - network.measured(tasks, flushed))
+        if not left or share <= 0 or rest == 0 or any(o.interrupted for o in outcomes):
             return Joint(tuple(outcomes))
         task, part = left[0], share / len(left)
         tried.add(task.key)
         watch(task.name, len(there) - len(left), len(there))
-        trials = None if options.trials is None else max(LEAST, round(part * options.trials))
+        known = network.measured([task], flushed)  # which counts towards what a task may have
+        limits = [] if rest is None else [max(LEAST, round(part * (options.trials or 0))), known + rest]
+        limits += [] if per_task is None else [min(per_task, max(LEAST, round(JOINT_OF_NETWORKS * per_task)))]
         seconds = None if options.time_budget is None else part * options.time_budget
+        trials = min(limits, default=None)
         limited = replace(options, joint=1.0, trials=trials, trials_per_task=None, time_budget=seconds)
         outcomes.append(search(task, limited))
         used = [outcomes[-1].trials / options.trials] if options.trials else []

@@ -303,3 +303,34 @@ def test_what_was_measured_of_a_layout_in_an_earlier_run_is_kept_when_it_is_prop
     found = again.propose(24)
     assert not [c for c in found if c in mine]
     assert len(made) == len({tuple(sorted(layouts.items())) for layouts in made})
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ({"trials": None, "trials_per_task": 20}, [8, 8, 8]),  # two fifths of each
+        ({"trials": None, "trials_per_task": 4}, [4, 4, 4]),
+        ({"trials": 120, "trials_per_task": 10}, [8, 8, 8]),
+        ({"trials": 5}, [5]),
+        ({"trials": 30}, [8, 8]),
+    ],
+)
+def test_layouts_of_a_network_have_no_more_trials_than_there_may_be(
+    limits: dict[str, int | None], most: list[int], tmp_path: Path
+) -> None:
+    path = tmp_path / "r.jsonl"
+    options = replace(SEARCH, **limits)  # type: ignore[arg-type]
+    searched(path, network(3), options, Fake())
+    of: dict[str, int] = {}
+    for r in read_records([path]).records:
+        if r.explorer != DECIDED:
+            of[r.workload] = of.get(r.workload, 0) + 1
+    assert list(of.values()) == most
+
+
+def test_trials_of_earlier_runs_leave_fewer_to_the_layouts_of_a_network(tmp_path: Path) -> None:
+    path, fake = tmp_path / "r.jsonl", Fake()
+    options = replace(SEARCH, trials=8)
+    _, first = searched(path, network(3), options, fake)
+    _, second = searched(path, network(3), options, fake)
+    assert (first, second) == (8, 0)
