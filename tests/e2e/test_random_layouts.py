@@ -104,7 +104,7 @@ def networks(draw: Draw) -> Net:
     x = builder.input("v0", TensorType(shape, f32))
     net = Net(builder, [x], [torch.from_numpy(feed).double()], feed, [f"v0: {shape}"])
     for _ in range(draw(st.integers(3, 7))):
-        kinds = ["conv", "conv", "conv", "transposed", "relu", "add", "pool", "concat", "pad", "bias"]
+        kinds = ["conv", "conv", "conv", "transposed", "product", "relu", "add", "pool", "concat", "pad", "bias"]
         _draw_operator(draw, net, rng, draw(st.sampled_from(kinds)), draw(st.sampled_from(range(len(net.values)))))
     for at in net.results:  # what leaves a network is row-major, and its layout is not searched
         _draw_operator(draw, net, rng, "pool", at)
@@ -118,30 +118,35 @@ def _draw_operator(draw: Draw, net: Net, rng: np.random.Generator, kind: str, at
     channels, space = x.shape[1], x.shape[2:]
     rank = len(space)
     if kind in ("conv", "transposed"):
-        taps = draw(st.integers(1, 3))
-        dilation = draw(st.integers(1, 2)) if taps > 1 else 1
-        stride, reach = draw(st.integers(1, 2)), (taps - 1) * dilation + 1
-        pad = draw(st.integers(0, reach // 2))
+        several = st.lists(st.integers(1, 3), min_size=rank, max_size=rank)  # each axis has its own
+        taps, dilations = draw(several), [min(d, 2) for d in draw(several)]
+        strides = [min(s, 2) for s in draw(several)]
+        reach = [(t - 1) * d + 1 for t, d in zip(taps, dilations, strict=True)]
+        pads = [draw(st.integers(0, r // 2)) for r in reach]
         groups = draw(st.sampled_from([g for g in (1, 2, channels) if channels % g == 0]))
-        filters = groups * draw(st.integers(1, 8 if groups == 1 else 2))
+        filters = groups * draw(st.sampled_from([*range(1, 9), 12, 16, 20, 32]) if groups == 1 else st.integers(1, 2))
         each = filters // groups if kind == "transposed" else channels // groups
-        w = rng.integers(-1, 2, (channels if kind == "transposed" else filters, each, *[taps] * rank))
+        w = rng.integers(-1, 2, (channels if kind == "transposed" else filters, each, *taps))
         weights = torch.from_numpy(w).double()
         attrs: dict[str, Any] = {
-            "strides": (stride,) * rank, "pads": (pad,) * 2 * rank, "dilations": (dilation,) * rank, "groups": groups,
+            "strides": tuple(strides), "pads": (*pads, *pads), "dilations": tuple(dilations), "groups": groups,
         }  # fmt: skip
-        how = {"stride": stride, "padding": pad, "dilation": dilation, "groups": groups}
+        how = {"stride": strides, "padding": pads, "dilation": dilations, "groups": groups}
         if kind == "conv":
-            if any(n + 2 * pad < reach for n in space):
+            if any(n + 2 * p < r for n, p, r in zip(space, pads, reach, strict=True)):
                 return
             functions = (torch.conv1d, torch.conv2d, torch.conv3d)
             net.add("conv", [at], attrs, functions[rank - 1](x, weights, None, **how), weights=[w.astype(np.float32)])
             return
-        if any((n - 1) * stride + reach - 2 * pad < 1 or n * stride > 12 for n in space):
+        extents = zip(space, strides, reach, pads, strict=True)
+        if any((n - 1) * s + r - 2 * p < 1 or n * s > 12 for n, s, r, p in extents):
             return
         functions = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
         found = functions[rank - 1](x, weights, None, **how)
         net.add("conv_transpose", [at], attrs, found, weights=[w.astype(np.float32)])
+    elif kind == "product":
+        w = rng.integers(-1, 2, (space[-1], draw(st.integers(1, 12)))).astype(np.float32)
+        net.add("matmul", [at], {}, x @ torch.from_numpy(w).double(), weights=[w])
     elif kind == "relu":
         net.add("relu", [at], {}, x.relu())
     elif kind == "bias":

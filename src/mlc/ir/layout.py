@@ -407,6 +407,8 @@ def place_in_tiles(
 def _rewrite(ixs: list[Linear], p: Primitive, shape: tuple[int, ...], inside: Collection[Var]) -> None:
     """An access through one primitive, in place; ``shape`` is that of before."""
     match p:
+        case Split(d, f) if f == shape[d]:  # all in one block: what lies outside stays outside
+            ixs[d : d + 1] = [ZERO, ixs[d]]
         case Split(d, f):
             ixs[d : d + 1] = [ixs[d] // f, ixs[d] % f]
         case Reorder(perm):

@@ -226,6 +226,13 @@ def test_split_indices_vanish_in_a_blocked_layout() -> None:
     assert str(layout.inverse([as_index(o), as_index(h), as_index(i)])) == "(16*o + i, h)"
 
 
+def test_indices_vanish_where_all_of_a_dimension_is_one_block() -> None:
+    """A window that slides past the border, whose zeros a guard chooses, divides nothing either."""
+    h, r = Var("h", 0, 11), Var("r", 0, 2)
+    layout = Layout((12, 4)).split(0, 12).split(2, 1)
+    assert str(layout.forward([as_index(h) + r - 1, as_index(r)])) == "(0, h + r - 1, r, 0)"
+
+
 def test_plain_layout() -> None:
     layout = Layout((2, 3))
     assert layout.is_plain
