@@ -31,19 +31,22 @@ def tensors(computation: Computation) -> list[te.Tensor]:
 
 @st.composite
 def choices(draw: Draw, computation: Computation) -> dict[te.Tensor, Layout]:
-    """A blocked, permuted or fused layout for some tensors."""
+    """A blocked, permuted or fused layout for some tensors, or a place within a partner."""
     chosen: dict[te.Tensor, Layout] = {}
     for t in tensors(computation):
         if not t.shape or (t.op is not None and len(t.op.outputs) > 1) or draw(st.booleans()):
             continue
         layout = Layout(t.shape)
-        match draw(st.sampled_from(["block", "permute", "fuse", "pad"])):
+        match draw(st.sampled_from(["block", "permute", "fuse", "pad", "guest"])):
             case "block":
                 layout = blocked(t.shape, draw(st.integers(0, t.rank - 1)), draw(st.sampled_from([2, 4])))
             case "permute":
                 layout = layout.reorder(*draw(st.permutations(range(t.rank))))
             case "fuse":
                 layout = layout.fuse(0, t.rank)
+            case "guest":
+                extent = draw(st.integers(1, 3))
+                layout = layout.store_at(draw(st.integers(0, t.rank)), extent, draw(st.integers(0, extent - 1)))
             case "pad":
                 layout = layout.pad(draw(st.integers(0, t.rank - 1)), draw(st.integers(0, 2)), draw(st.integers(0, 2)))
         if t.op is None or t in computation.outputs:
