@@ -106,7 +106,7 @@ class FunctionEmitter(ValueEmitter):
         self.masks_around = {}
         self.zero_outside = {}
         self.around = None
-        self.columns = {}
+        self.column = None
         self.squares = {}
 
     # -- the sink of arith -------------------------------------------------------------------------------------
@@ -149,8 +149,8 @@ class FunctionEmitter(ValueEmitter):
     def statement(self, s: loop.Stmt) -> None:
         match s:
             case loop.Seq():
-                around = self.columns, self.squares
-                self.columns, self.squares = find_blocks(s.stmts, self.places, masks=self.masks), {}
+                around = self.squares
+                columns, self.squares = find_blocks(s.stmts, self.places, masks=self.masks), {}
                 runs = {} if self.keeps_nan else find_runs(s.stmts, self.places, self.packed_lanes)
                 k = 0
                 while k < len(s.stmts):
@@ -158,11 +158,13 @@ class FunctionEmitter(ValueEmitter):
                     if count > 1:
                         self.store_together([c for c in s.stmts[k : k + count] if type(c) is loop.Store])
                     else:
+                        self.column = columns.get(k)
                         self.statement(s.stmts[k])
+                        self.column = None
                         if type(s.stmts[k]) is not loop.Store:  # it may have written what was read before
                             self.squares = {}
                     k += count
-                self.columns, self.squares = around
+                self.squares = around
             case loop.Store():
                 self.store(s)
             case loop.For():
@@ -510,7 +512,7 @@ class FunctionEmitter(ValueEmitter):
 
 
 _STATE = (
-    "lines", "label", "levels", "depth", "names", "pointers", "registers", "frames", "loaded", "stack_bytes", "columns",
+    "lines", "label", "levels", "depth", "names", "pointers", "registers", "frames", "loaded", "stack_bytes", "column",
     "squares", "in_parallel", "tiles", "own",
 )  # fmt: skip
 

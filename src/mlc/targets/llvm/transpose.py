@@ -16,7 +16,7 @@ from mlc.ir.index import Linear, Var
 from mlc.targets.llvm.bounds import may_leave
 from mlc.targets.llvm.registers import Accesses
 
-Key = tuple[int, Linear]  # (id of the buffer, offset in elements without the lane)
+Column = tuple["Block", int]  # of a block, counted from its first
 LANES = range(4, 17)  # of the vectors that are read
 
 
@@ -70,21 +70,22 @@ class _Column:
         return apart.const if apart.is_const else None
 
 
-def find_blocks(stmts: Sequence[loop.Stmt], places: Accesses, *, masks: bool) -> dict[Key, tuple[Block, int]]:
-    """Blocks whose columns are all read by consecutive stores, by column.
+def find_blocks(stmts: Sequence[loop.Stmt], places: Accesses, *, masks: bool) -> dict[int, Column]:
+    """Blocks whose columns are all read by consecutive stores.
 
     Args:
         stmts: in order.
         places: of the statements' function.
         masks: whether parts of vectors are read at no cost.
     Returns:
-        for the offset of each column: its block, and which column it is.
+        for the position of each such store: the block of its one strided read, and which column that is. Others may
+        read from the same place on, but of other rows.
     """
-    found: dict[Key, tuple[Block, int]] = {}
+    found: dict[int, Column] = {}
     columns = [_column(s, places) for s in stmts]
     begin = 0
     while begin < len(stmts):
-        first = columns[begin]
+        first, start = columns[begin], begin
         begin += 1
         if first is None:
             continue
@@ -99,8 +100,10 @@ def find_blocks(stmts: Sequence[loop.Stmt], places: Accesses, *, masks: bool) ->
             begin += 1
         block = _block(first, low, high - low + 1, size, masks=masks)
         if block is not None:
-            shift = (first.origin - block.origin).const
-            found |= {(id(first.buffer), first.origin + j): (block, j + shift) for j in range(low, high + 1)}
+            for k in range(start, begin):
+                column = columns[k]
+                assert column is not None
+                found[k] = block, (column.origin - block.origin).const
     return found
 
 

@@ -21,7 +21,7 @@ from mlc.targets.llvm.pieces import Piece, pieces_of, settled
 from mlc.targets.llvm.registers import Accesses, Slot, Slots
 from mlc.targets.llvm.rounding import is_limited, limited_steps, narrowed, steps_of
 from mlc.targets.llvm.text import mangle_suffix, memory_type, register_type, splat
-from mlc.targets.llvm.transpose import Block, Key, shuffles
+from mlc.targets.llvm.transpose import Block, Column, shuffles
 
 MASKED = 64  # bytes of the longest register whose lanes a mask chooses
 LINE = 64  # bytes, of which buffers of a function are a multiple
@@ -42,7 +42,7 @@ class ValueEmitter(IndexEmitter):
     fixed_product: str
     masks: bool
     own: set[int]  # by their ids, buffers in memory that the function allocates
-    columns: dict[Key, tuple[Block, int]]  # columns of blocks that are read as a whole
+    column: Column | None  # of a block that is read as a whole: what the store of the moment reads of its buffer
     squares: dict[Block, list[str]]  # the columns of a block once they are there, until its buffer is written
     mask: Val | None  # lanes whose loads may touch memory; ``None`` for all
     conditions: list[Expr]  # that all hold for these lanes
@@ -255,9 +255,8 @@ class ValueEmitter(IndexEmitter):
         if step is not None and step != 1 and abs(step) <= MAX_STRIDE:
             return self._strided(buffer, offset, lane, step, mask)
         if step != 1:
-            column = self.columns.get((id(buffer), offset.without(lane))) if step is not None else None
-            if column is not None:
-                return self._transposed(*column)
+            if step is not None and self.column is not None and self.column[0].buffer is buffer:
+                return self._transposed(*self.column)
             pieces = self._pieces(buffer, offset, lane, mask) if step is None else None
             return self._gather(buffer, offset, lane, mask) if pieces is None else self._joined(buffer, pieces, lane)
         at = self.pointer(buffer, offset.without(lane))

@@ -214,3 +214,32 @@ def test_columns_that_were_written_since_are_read_again(nested: bool) -> None:
     wanted = (2 if nested else 1) * array
     for got, want in zip(results, (wanted, 0 * array, wanted), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("channels", [9, 17, 24])
+def test_reads_from_one_place_on_may_be_of_other_rows(masks: bool, channels: int) -> None:
+    """Of eight pixels with a border, the second vector of a block begins where the first of the next block does."""
+    size = 8
+    x = te.placeholder((-(-channels // size), size, size), f32, "x")
+
+    def element(c: Linear, w: Linear) -> Expr:
+        return select(within(w - 1, 0, size), x[c // size, w - 1, c % size], const(0, f32))
+
+    y = te.compute((channels, 2 * size), element, "y")
+    s = Schedule([y])
+    stage = s[y]
+    c, w = stage.op.axes
+    block, inner = stage.split(c, size)
+    vectors, lane = stage.split(w, size)
+    stage.reorder(block, vectors, inner, lane)
+    for a in (block, vectors, inner):
+        stage.unroll(a)
+    stage.vectorize(lane)
+    fn = lower(s, [x, y], "k")
+    array, expected = np.random.default_rng(0).standard_normal(x.shape, np.float32), np.empty(y.shape, np.float32)
+    run_function(fn, [array, expected])
+    assert expected.any(axis=1).all()
+    result = np.full(y.shape, 77, np.float32)
+    Kernel(fn, masks=masks).run([array, result])
+    np.testing.assert_array_equal(result, expected)
