@@ -520,19 +520,18 @@ def _blocked_loops(stage: Stage, knobs: Knobs, target: Cpu, most: int) -> tuple[
     wo, wi = stage.split(width, columns)
     stage.unroll(wi)
     tile, loops = [wi], {"columns": wo}
-    if len(outer) > 2:
-        height = outer.pop()
-        n = height.hi + 1
-        _, inside, rows = knobs.factors("height", n, 3, default=(n, 1, 1), most={-1: MOST_ROWS})
-        knobs.require(rows * columns < target.registers - 1, "the sums of a tile do not fit the registers")
-        if rows > 1:
-            height, high = stage.split(height, rows)
-            stage.unroll(high)
-            tile.insert(0, high)
-        if inside > 1:
-            height, loops["rows"] = stage.split(height, inside)
-        loops["blocks"] = height
-    loops["channels"] = outer.pop()
+    height = outer.pop()
+    n = height.hi + 1
+    _, inside, rows = knobs.factors("height", n, 3, default=(n, 1, 1), most={-1: MOST_ROWS})
+    knobs.require(rows * columns < target.registers - 1, "the sums of a tile do not fit the registers")
+    if rows > 1:
+        height, high = stage.split(height, rows)
+        stage.unroll(high)
+        tile.insert(0, high)
+    if inside > 1:
+        height, loops["rows"] = stage.split(height, inside)
+    loops["blocks"] = height
+    loops["channels"] = outer.pop()  # or the slices of a volume
     order = knobs.permutation("walk", ("channels", "blocks", "rows", "columns"))
     walk = [loops[name] for name in sorted(loops, key=order.index)]
     # how many of these loops threads share; untuned, all but those of a row
@@ -542,7 +541,7 @@ def _blocked_loops(stage: Stage, knobs: Knobs, target: Cpu, most: int) -> tuple[
     at = stage.fuse(*outer, *together)
     stage.parallel(at)
     stage.vectorize(lane)
-    return walk[-1] if walk[-1] not in together else at, tile
+    return walk[-1], tile
 
 
 def _fits(g: Group, target: Cpu) -> bool:
