@@ -60,7 +60,8 @@ def expected_layouts(task: Task, target: Target, space: Space, most: int) -> lis
     """The layouts that a target expects to be the fastest, the best first; none where it expects nothing of any.
 
     Found by coordinate descent from the default and from layouts drawn at random, without measuring anything. What a
-    target does not look at is as by default, and of two layouts next to each other the worse one is left out.
+    target does not look at is as by default, and of two layouts next to each other that are expected to be about as
+    fast one is left out: it would tell little.
 
     Args:
         task, target: whose layouts.
