@@ -160,7 +160,7 @@ class Session:
     mlc run board.tar --pool tls://hub:8786 --certificates pool/ann --verify model
     """,
 )
-@click.argument("module", metavar="MODULE.tar")
+@click.argument("module", required=False, metavar="MODULE.tar")
 @click.option("--inputs", "-i", multiple=True, metavar="FILE.npz|NAME=FILE.npy", help="Inputs; may be repeated.")
 @click.option("--outputs", "-o", metavar="FILE.npz", help="Save the outputs under the model's own names.")
 @click.option("--fill", "--fill-mode", type=click.Choice(["random", "zeros", "ones"]), help="Fill inputs not given.")
@@ -193,7 +193,7 @@ class Session:
 @click.pass_obj
 def command(
     console: Console,
-    module: str,
+    module: str | None,
     inputs: tuple[str, ...],
     outputs: str | None,
     fill: str | None,
@@ -237,6 +237,8 @@ def command(
 
         console.data("\n".join(f"{name}: {what}" if what else name for name, what in devices()))
         return
+    if module is None:
+        raise UsageError("Missing argument 'MODULE.tar'", hint="mlc run --help shows what can be given")
     if (emulate or wish is not None) and device is not None:
         where = "--emulate" if emulate else "--pool"
         raise UsageError(f"{where} runs on no device of this machine", hint="leave --device out")

@@ -181,7 +181,10 @@ def test_a_model_in_memory_is_compiled_for_the_threads_that_run_it(
 
 
 def test_devices(mlc: Mlc, module: Path) -> None:
-    assert re.match(r"cpu: \d+ cores\n", mlc("run", "module.tar", "--device", "list").out)
+    for arguments in (("module.tar",), ()):  # what is here does not depend on a module
+        assert re.match(r"cpu: \d+ cores\n", mlc("run", *arguments, "--device", "list").out)
+    result = mlc("run", "--device", "cpu")
+    assert (result.code, result.err.splitlines()[0]) == (2, "error: Missing argument 'MODULE.tar'")
     assert mlc("run", "module.tar", "--device", "cpu").code == 0
     result = mlc("run", "module.tar", "--device", "cuda")
     said = "error: module.tar: the module is for cpu, not for cuda\nhint: compile the model again: --target cuda\n"
