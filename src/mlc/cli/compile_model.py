@@ -25,6 +25,7 @@ from mlc.cli.precision import (
     show_accuracy,
     tf32_option,
     weights_option,
+    with_tf32,
 )
 from mlc.cli.progress import CompileProgress
 from mlc.cli.quantize import QuantizeOptions, quantize_options, show_quantization
@@ -162,7 +163,7 @@ def command(
     from mlc.targets.base import get_target
 
     # What can be refused at once is refused before the model is read.
-    target = f"{target} -tf32=on" if tf32 else target
+    target = with_tf32(target, tf32=tf32)
     machine = get_target(target)
     if dump_offloads and machine.accelerator is None:
         raise UsageError(f"--dump-offloads: the target {target!r} has no accelerator", hint="for example --target vdla")

@@ -47,6 +47,19 @@ layers_option = click.option(
 )
 
 
+def with_tf32(target: str, *, tf32: bool) -> str:
+    """A target whose Tensor Cores multiply float32, where that was asked for.
+
+    Raises:
+        UsageError: the target is of another kind, which has none.
+    """
+    if not tf32:
+        return target
+    if target.split()[:1] != ["cuda"]:
+        raise UsageError(f"--tf32 is for Tensor Cores, which the target {target!r} has not", hint="--target cuda has")
+    return f"{target} -tf32=on"
+
+
 def require_reason(accuracy_on: str | None, *, by_layer: bool, lossy: bool) -> None:
     """Complains of options of a report that nobody makes, as nothing is ``lossy``.
 

@@ -15,7 +15,15 @@ from mlc.cli.console import Console, require_distinct, require_writable, status,
 from mlc.cli.group import Command
 from mlc.cli.options import LoadOptions, json_option, load_options
 from mlc.cli.pooling import pool_options
-from mlc.cli.precision import bf16_option, emulation_option, fp16_option, keep_option, tf32_option, weights_option
+from mlc.cli.precision import (
+    bf16_option,
+    emulation_option,
+    fp16_option,
+    keep_option,
+    tf32_option,
+    weights_option,
+    with_tf32,
+)
 from mlc.cli.progress import CompileProgress
 from mlc.cli.timing import MAX_TRIALS, run_timeout_option, timing_options, timing_rule
 from mlc.cli.tune_result import (
@@ -225,7 +233,7 @@ def command(
         raise UsageError("Missing argument 'MODEL'", hint="mlc tune --help shows what can be given")
     get_explorer(explorer)
     get_cost_model(cost_model)
-    target = f"{target} -tf32=on" if tf32 else target
+    target = with_tf32(target, tf32=tf32)
     machine = get_target(target)
     explorer_options = dict(_explorer_option(text) for text in explorer_option)
     rule = timing_rule(number, repeat, min_repeat_ms, flush_cache)

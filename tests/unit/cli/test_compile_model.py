@@ -134,7 +134,12 @@ def test_target_help_lists_the_targets(mlc: Mlc) -> None:
         (("--keep-f32", "add"), 2, "error: there is nothing to be kept in float32\nhint: --keep-f32 is for --fp16"),
         (("--fp16",), 4, "error: the target 'x86' computes no faster in half precision\nhint: --fp16 is for"),
         (("--fp16", "--bf16", "--target", "opencl"), 2, "error: --fp16 contradicts --weights and --bf16\nhint: leave"),
-        (("--tf32",), 2, "error: target x86 has no option -tf32\nhint: it has -mcpu"),
+        (("--tf32",), 2, "error: --tf32 is for Tensor Cores, which the target 'x86' has not\nhint: --target cuda"),
+        (
+            ("--tf32", "--target", "opencl -device=mali"),
+            2,
+            "error: --tf32 is for Tensor Cores, which the target 'opencl -device=mali' has not\nhint: --target cuda",
+        ),
         (("--tf32", "--target", "cuda -arch=sm_75"), 2, "error: target cuda: sm_75 has no Tensor Cores for tf32\nhint"),
         (("--target", "cuda -tf32=maybe"), 2, "error: target cuda: -tf32=maybe is neither on nor off"),
         (("--keep-float", "a"), 2, "error: --keep-float is only for --quantize"),
