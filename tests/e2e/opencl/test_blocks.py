@@ -18,7 +18,7 @@ from tests.opencl import program, run
 from tests.unit.targets.gpu.blocks import NETWORKS, check, laid_out, network
 from tests.unit.targets.gpu.groups import Case, assert_close, put, x
 
-HALVES = ("conv", "conv_odd_channels", "depthwise", "residual", "dense")
+HALVES = ("conv", "conv_odd_channels", "depthwise", "residual", "dense", "dense_few")
 
 
 def on(device: OpenClDevice) -> Callable[[Function, Sequence[np.ndarray]], list[np.ndarray]]:

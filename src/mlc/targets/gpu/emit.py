@@ -296,10 +296,11 @@ class _Emitter(Values):
         def own(b: loop.Buffer) -> loop.Buffer:
             if id(b) not in self.bits:
                 found = self.bits[id(b)] = loop.Buffer(b.name, b.shape, u16, b.scope)
-                self.arrays[id(found)] = self.arrays[id(b)]
                 if id(b) in self.private:
                     self.private.add(id(found))
-            return self.bits[id(b)]
+            found = self.bits[id(b)]
+            self.arrays[id(found)] = self.arrays[id(b)]  # a loop that is written out declares the array anew
+            return found
 
         def moved(e: Expr) -> Expr:
             match e:

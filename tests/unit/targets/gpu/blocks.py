@@ -97,6 +97,7 @@ NETWORKS: dict[str, Callable[[Builder, DType], Value]] = {
     "residual": residual,
     "transposed": lambda b, t: put(b, "transpose", [first(b, 1, 3, 4, 5, dtype=t)], perm=(0, 2, 3, 1)),
     "dense": lambda b, t: dense(b, 5, 12, 10, t),
+    "dense_few": lambda b, t: dense(b, 3, 8, 6, t),
     "dense_row": lambda b, t: dense(b, 1, 33, 17, t, transposed=True),
     "product": lambda b, t: put(b, "matmul", [x(b, 2, 7, 9, dtype=t), x(b, 2, 9, 16, name="w", dtype=t)]),
 }  # fmt: skip

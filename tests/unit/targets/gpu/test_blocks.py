@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from math import inf
 
@@ -59,6 +60,16 @@ def test_text_of_a_kernel(name: str, dtype: str, golden: Callable[[str], None]) 
     node = next(n for n in reversed(laid_out(graph).nodes) if n.op.name == "group")
     scalars = Scalars(OPENCL_C)
     golden(source_of(scalars, [emit(kernel(node, name, MALI), scalars).text]))
+
+
+def test_an_array_is_declared_anew_in_every_iteration_that_is_written_out() -> None:
+    """Six weights of a row are no vector, and moved as bits; each of eight rows has an array of its own."""
+    (node,) = laid_out(network("dense_few", f16)).nodes
+    text = emit(kernel(node, "k", MALI), Scalars(OPENCL_C)).text
+    declared = re.findall(r"ushort (\w+)\[6\];", text)
+    assert len(set(declared)) == len(declared) == 4
+    for name in declared:
+        assert len(re.findall(rf"^ *{name}\[\d\] = ", text, re.MULTILINE)) == 6
 
 
 def test_registers_are_vectors() -> None:
