@@ -66,6 +66,9 @@ def _reports(program: GpuProgram, record: Gpu) -> Iterator[tuple[int, KernelRepo
             for arch, r in resources.items()
             if arch in ARCHS
         }
+        shared = first.declared + first.shared
+        if not program.images:
+            occupancy[""] = record.occupancy(x * y * z, shared)
         yield (
             commands[0].step,
             KernelReport(
@@ -77,6 +80,7 @@ def _reports(program: GpuProgram, record: Gpu) -> Iterator[tuple[int, KernelRepo
                 step.flops,
                 step.bytes,
                 bound_of(step, record),
+                shared,
                 resources,
                 occupancy,
             ),

@@ -189,7 +189,7 @@ def _device_table(console: Console, kernels: Sequence[KernelReport]) -> str:
     for k in kernels:
         common = (k.steps, prod(k.grid), prod(k.block), f"{k.flops / 1e6:.2f}", f"{k.bytes / 1e6:.2f}")
         if not k.resources:
-            rows.append((k.kernel, "", *common, "", "", "", "", k.bound))
+            rows.append((k.kernel, "", *common, "", "", k.shared, f"{100 * k.occupancy['']:.0f}", k.bound))
         for arch, r in k.resources.items():
             taken = (r.registers, r.spill_stores + r.spill_loads, r.shared, f"{100 * k.occupancy.get(arch, 0):.0f}")
             rows.append((k.kernel, arch, *common, *taken, k.bound))

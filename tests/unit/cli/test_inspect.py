@@ -242,6 +242,7 @@ def test_code_of_devices_whose_drivers_compile(mlc: Mlc, model: Path) -> None:
     assert mlc("compile", "line.onnx", "--target", "opencl", "-o", "cl.tar").code == 0
     kernels = json.loads(mlc("inspect", "cl.tar", "--json").out)["device_kernels"]
     assert {len(k["resources"]) for k in kernels} == {0}
+    assert all(set(k["occupancy"]) == {""} and 0 < k["occupancy"][""] <= 1 for k in kernels)
     assert kernels[0]["kernel"] in mlc("inspect", "cl.tar").out
     assert "__kernel" in mlc("inspect", "cl.tar", "--src", kernels[0]["kernel"]).out
     result = mlc("inspect", "cl.tar", "--ptx", kernels[0]["kernel"])

@@ -106,7 +106,8 @@ class Commands:
         places += _buffers(kernel, self.alignment)
         for launch in kernel.launches:
             operands = tuple(places[k] for k in launch.operands)
-            self.commands.append(Command(number, launch.name, operands, launch.grid, launch.block, launch.shared))
+            shared = launch.shared, launch.declared
+            self.commands.append(Command(number, launch.name, operands, launch.grid, launch.block, *shared))
 
     def _copy(self, call: Call, source: Operand, target: Operand, rounds: int, which: int = 0) -> None:
         if source.nbytes:

@@ -51,7 +51,8 @@ class Launch:
         operands: what its parameters are: numbers of the kernel's parameters, or, from there on, of its buffers.
         grid: blocks along x, y and z.
         block: threads of each.
-        shared: bytes of shared memory that it asks for, besides what its function declares.
+        shared: bytes of shared memory that it asks for, besides
+        declared: those that its function declares.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Launch:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int = 0
+    declared: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,9 @@ def emit(fn: loop.Function, scalars: Scalars) -> Emitted:
         flat = any(n > most for n, most in zip(grid, scalars.dialect.blocks, strict=True))
         texts.append(emitter.function(name, s, grid if flat else None, block))
         launched = (prod(grid), 1, 1) if flat else grid
-        found.append(Launch(name, tuple(known[id(b)] for b in used), launched, block, emitter.dynamic))
+        found.append(
+            Launch(name, tuple(known[id(b)] for b in used), launched, block, emitter.dynamic, emitter.declared)
+        )
     params, buffers = (tuple(b.nbytes for b in held) for held in (fn.params, kept))
     wide = {id(b) for x in loop.walk(fn.body) if not _by_elements(x) for b, _ in places_of(x)}
     return Emitted(
@@ -143,6 +147,7 @@ class _Emitter(Values):
         self.private: set[int] = set()  # arrays of a thread
         self.bits: dict[int, loop.Buffer] = {}  # arrays of narrow floats as such of integers
         self.dynamic = 0  # bytes of shared memory that a launch asks for
+        self.declared = 0  # and that the function declares
         self.picks: frozenset[Var] = frozenset()  # variables of loops that pick elements of vectors
 
     def function(self, name: str, s: loop.Stmt, grid: tuple[int, int, int] | None, block: tuple[int, int, int]) -> str:
@@ -176,6 +181,7 @@ class _Emitter(Values):
                 self.dynamic += shared_bytes(b)
             else:
                 self.line(self.dialect.shared.format(type=kind, name=name, size=max(1, b.size)))
+                self.declared += shared_bytes(b)
 
     def flat(self, axis: str, grid: tuple[int, int, int]) -> str:
         """Where a thread stands along an axis, where blocks are counted along x alone."""

@@ -23,8 +23,10 @@ class KernelReport:
         grid, block: blocks, and threads of each, along x, y and z.
         flops, bytes: operations, and what must be read and written at least, of the whole step that it is of.
         bound: what bounds that step on the device: ``compute``, ``memory``, or ``launch`` where it is too small.
+        shared: bytes of shared memory of a block.
         resources: what the compiler says, by architecture; empty where the driver compiles.
-        occupancy: the share of a multiprocessor's threads that its blocks fill, by architecture.
+        occupancy: the share of a multiprocessor's threads that its blocks fill, by architecture; where the driver
+            compiles, the one of no name is what threads and shared memory allow.
     """
 
     kernel: str
@@ -35,6 +37,7 @@ class KernelReport:
     flops: int
     bytes: int
     bound: str
+    shared: int
     resources: dict[str, Resources]
     occupancy: dict[str, float]
 

@@ -19,7 +19,7 @@ from mlc.errors import PackageError
 from mlc.fields import Fields, as_integer, as_list, as_object, as_text, wrong
 
 SPACES = ("input", "output", "param", "workspace", "scratch")
-VERSION = 6
+VERSION = 7
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ class Command:
         kernel: name of a function in the source.
         operands: its parameters.
         grid, block: how many blocks, and threads of each, along x, y and z.
-        shared: bytes of shared memory that a block gets, besides what the function declares.
+        shared: bytes of shared memory that a block gets, besides
+        declared: those that the function declares.
     """
 
     step: int
@@ -108,11 +109,13 @@ class Command:
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
     shared: int = 0
+    declared: int = 0
 
     def to_json(self) -> dict[str, Any]:
         operands = [o.to_json() for o in self.operands]
         extents = {"grid": list(self.grid), "block": list(self.block)}
-        return {"step": self.step, "kernel": self.kernel, "operands": operands, **extents, "shared": self.shared}
+        shared = {"shared": self.shared, "declared": self.declared}
+        return {"step": self.step, "kernel": self.kernel, "operands": operands, **extents, **shared}
 
     @classmethod
     def from_json(cls, value: object, where: str) -> Command:
@@ -124,6 +127,7 @@ class Command:
             fields.take("grid", lambda items, place: as_list(items, place, as_integer)),
             fields.take("block", lambda items, place: as_list(items, place, as_integer)),
             fields.take("shared", as_integer),
+            fields.take("declared", as_integer),
         )
         fields.end()
         wanted = 3 if command.kernel else 0

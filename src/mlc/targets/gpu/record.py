@@ -63,6 +63,18 @@ class Gpu:
         """Bytes of shared memory for all blocks that a unit runs at a time."""
         return self.unit_shared or 2 * self.shared_bytes
 
+    def occupancy(self, threads: int, shared: int) -> float:
+        """The share of a unit's threads that blocks fill at most, 0 to 1, as many registers as these may take.
+
+        Args:
+            threads: of a block.
+            shared: bytes of shared memory of a block.
+        """
+        together = self.threads // threads
+        if shared and self.shared_of_unit:
+            together = min(together, self.shared_of_unit // shared)
+        return together * threads / self.threads
+
     def tensor_peak(self, operand: str) -> float:
         """10^9 operations a second by products of small matrices whose left operand is of a type of the IR."""
         if operand in ("i8", "u8"):

@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -204,7 +205,12 @@ class OpenClDevice:
         seconds = [0.0] * len(program.program.steps)
         for command, event in zip(program.program.commands, events, strict=True):
             seconds[command.step] += self._seconds([event])
-        kernels = profiled(program.program, seconds, self._record(), lambda _: None)
+        record = self._record()
+
+        def occupancy(c: Command) -> float | None:
+            return None if record is None else record.occupancy(prod(c.block), c.shared + c.declared)
+
+        kernels = profiled(program.program, seconds, record, occupancy)
         return {"seconds": self._seconds(events), "kernels": kernels}
 
     def _record(self) -> Gpu | None:

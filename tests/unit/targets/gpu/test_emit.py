@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -42,6 +43,13 @@ def copy(b: Buffer, extent: int) -> Function:
     out = Buffer("out", b.shape, b.dtype)
     body = For(at, extent, ForKind.SERIAL, Store(out, (as_index(at),), Load(b, (as_index(at),))))
     return Function("k", (b, out), 1, body)
+
+
+def test_a_launch_knows_what_its_function_shares() -> None:
+    emitted = emit(kernel(Case.of("transpose_tiles").node, "k", DEVICES["generic"]), Scalars(OPENCL_C))
+    (launch,) = emitted.launches
+    (count,) = re.findall(r"__local float \w+\[(\d+)\]", emitted.text)
+    assert (launch.shared, launch.declared) == (0, -(-int(count) // 4) * 16)  # whole vectors
 
 
 def test_types_that_the_language_lacks_are_refused() -> None:

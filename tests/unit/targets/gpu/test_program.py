@@ -14,6 +14,7 @@ from mlc.errors import MlcError
 from mlc.targets.cuda.arch import ARCHS, DEVICES, device_named
 from mlc.targets.gpu.listing import profiled
 from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step, pack, unpack
+from mlc.targets.opencl.devices import DEVICES as OPENCL
 
 PROGRAM = GpuProgram(
     "kernel",
@@ -43,6 +44,14 @@ def test_a_report_tells_of_every_step() -> None:
     first, copy = profiled(PROGRAM, [1e-3, 2e-3], None, lambda _: None)
     assert first == {"name": "k0_add", "seconds": 1e-3, "flops": 4, "bytes": 19, "sources": ["first", "second"]}
     assert (copy["name"], copy["seconds"], copy["sources"]) == ("copy", 2e-3, [])
+
+
+@pytest.mark.parametrize(
+    "threads, shared, share", [(256, 0, 1.0), (256, 16 << 10, 1.0), (256, 20 << 10, 0.75), (96, 0, 0.9375)]
+)
+def test_threads_and_shared_memory_bound_what_a_unit_holds(threads: int, shared: int, share: float) -> None:
+    """Of 1024 threads and 64 KB."""
+    assert OPENCL["generic"].occupancy(threads, shared) == share
 
 
 def made(flops: int, nbytes: int, source: str = "", grid: tuple[int, int, int] = (9, 1, 1)) -> GpuProgram:
@@ -107,7 +116,7 @@ def damaged(change: Callable[[dict[str, Any]], None]) -> bytes:
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda d: d.update(version=9), "version: expected 6, got 9"),
+        (lambda d: d.update(version=9), "version: expected 7, got 9"),
         (lambda d: d.update(more=1), "more: is not a field"),
         (lambda d: d["programs"][0].pop("commands"), "commands: is missing"),
         (lambda d: first(d).update(grid=[1]), "3 extents of a grid"),
