@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,21 +84,23 @@ class Nvrtc:
             api.nvrtcDestroyProgram(program)
 
     def compile_without_spills(self, source: str, arch: str) -> Image:
-        """A text for one architecture, with kernels that spill compiled once more.
+        """A text for one architecture, with kernels that spill compiled once more, or twice.
 
         Left to itself the assembler spills a few bytes where that lets a multiprocessor hold one more block. Where it
-        is told that one block is enough, it takes the registers that there are.
+        is told that one block is enough, it takes the registers that there are. If these do not suffice, either, loops
+        stay loops that nobody asked to have written out: the addresses of all their iterations are what is too much.
 
         Raises:
             ToolchainError: the compiler does not know the architecture, or refuses the text.
         """
         image = self.compile(source, arch)
-        spilling = [name for name, r in image.resources.items() if r.spill_stores or r.spill_loads]
-        if not spilling:
-            return image
-        names = "|".join(map(re.escape, spilling))
-        alone = re.sub(rf"__launch_bounds__\((\d+)\) (?=(?:{names})\()", r"__launch_bounds__(\1, 1) ", source)
-        return min(image, self.compile(alone, arch), key=_spilled)
+        for change in (_alone, _rolled):
+            spilling = [name for name, r in image.resources.items() if r.spill_stores or r.spill_loads]
+            if not spilling:
+                break
+            source = change(source, spilling)
+            image = min(image, self.compile(source, arch), key=_spilled)
+        return image
 
     def _text(self, program: Any, what: str) -> bytes:
         """The log, the machine code or the assembly of a program."""
@@ -112,6 +114,23 @@ class Nvrtc:
     def _require(self, error: Any, what: str) -> None:
         if error != self.api.nvrtcResult.NVRTC_SUCCESS:
             raise ToolchainError(f"NVRTC {self.version} cannot {what}: {error.name}")
+
+
+def _alone(source: str, kernels: Sequence[str]) -> str:
+    """A text in which a multiprocessor need not hold more than one block of some kernels."""
+    names = "|".join(map(re.escape, kernels))
+    return re.sub(rf"__launch_bounds__\((\d+)\) (?=(?:{names})\()", r"__launch_bounds__(\1, 1) ", source)
+
+
+def _rolled(source: str, kernels: Sequence[str]) -> str:
+    """A text in which loops of some kernels are not written out, unless it says that they are."""
+    names = "|".join(map(re.escape, kernels))
+    a_loop = re.compile(r"^( *#pragma unroll[^\n]*\n)?( *)for \(", re.MULTILINE)
+
+    def kept(kernel: re.Match[str]) -> str:
+        return a_loop.sub(lambda m: m[0] if m[1] else f"{m[2]}#pragma unroll 1\n{m[0]}", kernel[0])
+
+    return re.sub(rf'^extern "C" [^\n]* (?:{names})\(.*?^}}$', kept, source, flags=re.MULTILINE | re.DOTALL)
 
 
 def _spilled(image: Image) -> int:

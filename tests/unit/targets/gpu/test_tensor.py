@@ -32,7 +32,7 @@ from mlc.targets.opencl.dialect import OPENCL_C
 from tests.cuda import built
 from tests.unit.targets.gpu.groups import Case, assert_close, conv, put, x
 
-AMPERE, TURING = (get_target(f"cuda -arch={archs}").record for archs in ("sm_80,sm_90", "sm_75,sm_90"))  # type: ignore[attr-defined]
+AMPERE, TURING = (get_target(f"cuda -arch={archs}").record for archs in ("sm_80,sm_90", "sm_75"))  # type: ignore[attr-defined]
 QUICK = ("half", "bytes", "conv_bytes")
 LARGE = {"tiles_high": 2, "tiles_wide": 2, "warps_high": 2, "warps_wide": 2}
 
