@@ -101,6 +101,8 @@ def emit(fn: loop.Function, scalars: Scalars) -> Emitted:
         flat = any(n > most for n, most in zip(grid, scalars.dialect.blocks, strict=True))
         texts.append(emitter.function(name, s, grid if flat else None, block))
         launched = (prod(grid), 1, 1) if flat else grid
+        if launched[0] > scalars.dialect.blocks[0]:
+            raise CodegenError(f"a grid of {prod(grid)} blocks, {scalars.dialect.blocks[0]} are the most")
         found.append(
             Launch(name, tuple(known[id(b)] for b in used), launched, block, emitter.dynamic, emitter.declared)
         )

@@ -17,9 +17,10 @@ from mlc.targets.gpu.dialect import Dialect
 from mlc.targets.gpu.scalars import Scalars, is_narrow
 from mlc.targets.gpu.texts import LONGEST, bare, is_lazy
 
+_MOST = 1 << 31  # what an int cannot hold any more
 _FLOOR = {
-    "mlc_floor_div": "int mlc_floor_div(int a, int b) { return a / b - (a % b < 0); }",
-    "mlc_floor_mod": "int mlc_floor_mod(int a, int b) { int r = a % b; return r < 0 ? r + b : r; }",
+    "mlc_floor_div": "{t} {name}({t} a, {t} b) {{ return a / b - (a % b < 0); }}",
+    "mlc_floor_mod": "{t} {name}({t} a, {t} b) {{ {t} r = a % b; return r < 0 ? r + b : r; }}",
 }
 
 
@@ -64,11 +65,9 @@ class Values:
         return f"{self.arrays[id(b)]}[{bare(self.index(at))}]"
 
     def index(self, ix: Linear) -> str:
-        """An index as an integer expression."""
-        lo, hi = ix.bounds()
-        if lo < -(1 << 31) or hi >= 1 << 31:
-            raise CodegenError(f"the index {ix} needs more than 32 bits")
-        parts = [(self.atom(a), c) for a, c in ix.terms.items()]
+        """An index as an integer expression; of 64 bits where 32 hold neither it nor what is added up on the way."""
+        wide = f"({self.dialect.types['i64']})" if _is_wide(ix) else ""
+        parts = [(wide + self.atom(a), c) for a, c in ix.terms.items()]
         text = ""
         for body, c in parts:
             term = body if abs(c) == 1 else f"{abs(c)}*{body}"
@@ -79,16 +78,21 @@ class Values:
 
     def atom(self, a: object) -> str:
         if isinstance(a, Var):
+            if a.hi >= _MOST:
+                raise CodegenError(f"the variable {a} of a loop of {a.hi + 1} iterations needs more than 32 bits")
             return self.names[a]
         if isinstance(a, (Quotient, Remainder)):
             inner = self.index(a.form)
             if a.form.bounds()[0] >= 0:
                 return f"({inner} {'/' if isinstance(a, Quotient) else '%'} {a.divisor})"
-            name = "mlc_floor_div" if isinstance(a, Quotient) else "mlc_floor_mod"
-            self.scalars.functions.setdefault(name, f"{self.dialect.device} {_FLOOR[name]}")
+            base = "mlc_floor_div" if isinstance(a, Quotient) else "mlc_floor_mod"
+            name, t = (f"{base}_wide", self.dialect.types["i64"]) if _is_wide(a.form) else (base, "int")
+            text = _FLOOR[base].format(t=t, name=name)
+            self.scalars.functions.setdefault(name, f"{self.dialect.device} {text}")
             return f"{name}({inner}, {a.divisor})"
         expr: Expr = a.expr  # type: ignore[attr-defined]
-        return f"(int){self.value(expr)}"
+        kind = self.dialect.types["i64"] if a.hi >= _MOST else "int"  # type: ignore[attr-defined]
+        return f"({kind}){self.value(expr)}"
 
     # -- values ----------------------------------------------------------------------------------------------------
     def kept(self, e: Expr, dtype: DType) -> str:
@@ -178,6 +182,16 @@ class Named:
     def __init__(self, name: str, dtype: DType) -> None:
         self.name, self.dtype = name, dtype
         self.shape: tuple[int, ...] = ()
+
+
+def _is_wide(ix: Linear) -> bool:
+    """Whether an index, or a sum of its first terms as they are written, needs more than 32 bits."""
+    lo = hi = least = most = 0
+    for a, c in ix.terms.items():
+        ends = sorted((c * a.lo, c * a.hi))
+        lo, hi = lo + ends[0], hi + ends[1]
+        least, most = min(least, lo, ends[0]), max(most, hi, ends[1])
+    return min(least, lo + ix.const) < -_MOST or max(most, hi + ix.const) >= _MOST
 
 
 def _is_leaf(e: Expr) -> bool:

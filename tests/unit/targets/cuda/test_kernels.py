@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mlc.ir.loop import Function
+from mlc.ir.types import i64, u8
 from mlc.targets.cuda.arch import DEVICES
 from mlc.targets.cuda.dialect import CUDA_C
 from mlc.targets.gpu.emit import Emitted, emit, source_of
@@ -18,7 +19,7 @@ from mlc.targets.gpu.scalars import Scalars
 from mlc.targets.gpu.schedules import TEMPLATES
 from tests.cuda import CXX, built
 from tests.unit.targets.gpu.configurations import random_configuration, scheduled, sizes
-from tests.unit.targets.gpu.groups import CASES, Case, assert_close
+from tests.unit.targets.gpu.groups import CASES, Case, assert_close, put, x
 
 pytestmark = pytest.mark.skipif(CXX is None, reason="there is no C++ compiler")
 H200 = DEVICES["h200"]
@@ -62,3 +63,17 @@ def test_any_fold(name: str) -> None:
     case, rng = Case.of(name), np.random.default_rng(len(name))
     few = replace(H200, max_threads=512)
     check([(case, kernel(random_configuration(case.node, few, rng), f"k{k}", few)) for k in range(8)])
+
+
+def test_rows_beyond_32_bits_are_read() -> None:
+    """Of a tensor of 2.3 * 10^9 bytes, of which only a few pages come to be."""
+    rows, columns = 70_000, 32_768
+    case = Case.made(
+        "k", lambda b: [put(b, "gather", [x(b, rows, columns, dtype=u8), x(b, 3, name="i", dtype=i64)], axis=0)]
+    )
+    fn, scalars = kernel(case.node, "k", H200), Scalars(CUDA_C)
+    emitted = emit(fn, scalars)
+    table, at = np.zeros((rows, columns), np.uint8), np.array([rows - 1, 1, -2])
+    table[at] = np.random.default_rng(1).integers(0, 256, (3, columns))
+    (found,) = launch(built(source_of(scalars, [emitted.text])), fn, emitted, [table, at])
+    np.testing.assert_array_equal(found.reshape(3, columns), table[at])
