@@ -42,11 +42,12 @@ from benchmarks.gpu.table import COMPILED, SIDES, document, gain
 from benchmarks.papers.needs import require
 from benchmarks.processes import end_with_parent
 from benchmarks.zoo import MODELS, build
-from mlc.errors import MlcError
+from mlc.errors import DeviceError, MlcError
 from mlc.records.best import compacted
 from mlc.records.files import read_records, write_records
 from mlc.records.places import shipped_file
 from mlc.records.record import DECIDED
+from mlc.runtime.device import open_device
 from mlc.targets.base import get_target
 
 RESULTS, WORK = Path("benchmarks/results"), Path("build/gpu")
@@ -108,6 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error(error.message)
     if accelerator is None:
         parser().error(f"target {options.target!r} has no device")
+    try:
+        open_device(accelerator.device, accelerator.options()).close()
+    except DeviceError as error:  # before hours of work, and before tables of such a device are written over
+        raise SystemExit(f"python -m benchmarks.gpu: {error.message}; {error.hint}") from None
     device = str(accelerator.processor).split("-", 1)[1]
     out: Path = options.out or RESULTS / device
     out.mkdir(parents=True, exist_ok=True)

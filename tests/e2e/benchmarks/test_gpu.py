@@ -20,6 +20,7 @@ from benchmarks.gpu.pool import LOST, Worker
 from benchmarks.gpu.state import State
 from benchmarks.gpu.table import COMPILED, OURS, document, gain
 from benchmarks.papers import devices, tvm_fig4, tvm_fig7, tvm_fig14, tvm_fig15, tvm_fig19
+from mlc.errors import DeviceError
 from mlc.targets.cuda.api import CudaError
 from mlc.targets.opencl.driver import OpenClDevice
 from tests.cuda import CXX, CUresult, FakeCuda, Install, install
@@ -35,6 +36,22 @@ def command(folder: Path, *more: str) -> int:
     return main(
         ["--target", "opencl -device=pocl", "--quick", "--out", str(folder), "--work", str(folder / "work"), *more]
     )
+
+
+@pytest.fixture(autouse=True)
+def _device_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command itself asks only whether there is one."""
+    monkeypatch.setattr("benchmarks.gpu.command.open_device", lambda *_: SimpleNamespace(close=lambda: None))
+
+
+def test_without_a_device_nothing_is_begun_or_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, options: object) -> None:
+        raise DeviceError(f"{name}: there is none", hint="buy one")
+
+    monkeypatch.setattr("benchmarks.gpu.command.open_device", refuse)
+    with pytest.raises(SystemExit, match=r"benchmarks\.gpu: opencl: there is none; buy one"):
+        command(tmp_path / "out", "check")
+    assert not (tmp_path / "out").exists()
 
 
 def test_models_are_checked_once(pocl: OpenClDevice, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
