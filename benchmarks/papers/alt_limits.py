@@ -148,7 +148,11 @@ def kernel_seconds(package: mlc.Package, peak: float, target: str) -> float:
     That is the longer of the operations of the algorithm that it computes by (Winograd's needs fewer than those that
     are written; its transforms do not count), and of a stream of what it reads and writes.
     """
-    work = [(step.flops, step.bytes) for step, times in package.manifest.calls for _ in range(times)]
+    work = [
+        (step.flops // times, step.bytes // times)  # which are those of all rounds of a loop
+        for step, times in package.manifest.calls
+        for _ in range(times)
+    ]
     return _least_seconds(work, peak, target)
 
 

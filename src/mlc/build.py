@@ -405,15 +405,14 @@ def _device_step(n: Node, host: Compiled, programs: Mapping[str, _Program]) -> S
 
 def _step_specs(host: Compiled, programs: Mapping[str, _Program]) -> tuple[StepSpec, ...]:
     specs, plan = [], host.plan
-    flops: dict[str, int] = {}  # of each kernel
+    known: dict[str, tuple[int, int]] = {}  # operations and bytes of each kernel
 
     def spec(n: Node, results: tuple[ResultSpec, ...], rounds: int = 1) -> StepSpec:
         kernel = host.of_node.get(n)  # copies and loops have none
-        work = flops[kernel] if kernel in flops else operations_of(n)
+        found = known[kernel] if kernel in known else (operations_of(n), traffic_of(n))
         if kernel is not None:
-            flops[kernel] = work
-        # recurrences within recurrences may take any number
-        work, traffic = (min(rounds * count, MAX_INT) for count in (work, traffic_of(n)))
+            known[kernel] = found
+        work, traffic = (min(rounds * count, MAX_INT) for count in found)  # loops within loops may take any number
         return StepSpec(kernel or n.op.name, n.sources, work, traffic, results)
 
     def parts_of_loop(n: Node) -> tuple[StepSpec, ...]:

@@ -56,6 +56,28 @@ def operations(outputs: Sequence[te.Tensor]) -> int:
     return total
 
 
+def gathered(outputs: Sequence[te.Tensor]) -> dict[te.Tensor, int]:
+    """Placeholders that ``outputs`` read only where data say (tables of embeddings), and how many elements at most.
+
+    >>> from mlc.ir.types import f32, i64
+    >>> from mlc.ir.index import dynamic
+    >>> table, words = te.placeholder((1000, 8), f32), te.placeholder((3,), i64)
+    >>> rows = te.compute((3, 8), lambda i, j: table[dynamic(words[i], 0, 999), j])
+    >>> gathered([rows])[table]
+    24
+    """
+    found: dict[te.Tensor, int] = {}
+    whole: set[te.Tensor] = set()
+    for op in te.topological(outputs):
+        points = prod(op.shape) * prod(a.hi + 1 for a in op.reduce_axes)
+        for ld in (ld for body in op.bodies for ld in loads(body) if ld.source.op is None):
+            if any(dynamics(ix) for ix in ld.indices):
+                found[ld.source] = found.get(ld.source, 0) + points
+            else:
+                whole.add(ld.source)
+    return {t: n for t, n in found.items() if t not in whole}
+
+
 def products(outputs: Sequence[te.Tensor]) -> float:
     """Products that sums of ``outputs`` add up, whatever the schedule; a multiply-add each, and nothing else.
 

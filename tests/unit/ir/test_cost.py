@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mlc.ir import te
-from mlc.ir.cost import operations, products
+from mlc.ir.cost import gathered, operations, products
 from mlc.ir.expr import all_of, call, select, within
-from mlc.ir.types import f32
+from mlc.ir.index import dynamic
+from mlc.ir.types import f32, i64
 from mlc.ops import get
 
 
@@ -31,6 +32,13 @@ def test_of_several_ways_to_compute_an_element_the_dearest_counts() -> None:
         (10,), lambda i: select(within(i, 0, 3), x[i] + 1.0, select(within(i, 3, 6), x[i] * x[i] + 2.0, x[i]))
     )
     assert operations([y]) == 2 * 10
+
+
+def test_what_is_read_where_data_say_is_no_more_than_that() -> None:
+    table, other, words = te.placeholder((1000, 8), f32), te.placeholder((50, 8), f32), te.placeholder((3,), i64)
+    rows = te.compute((3, 8), lambda i, j: table[dynamic(words[i], 0, 999), j] + other[dynamic(words[i], 0, 49), j])
+    total = te.compute((3, 8), lambda i, j: rows[i, j] + other[i, j] + table[dynamic(words[2 - i], 0, 999), j])
+    assert gathered([total]) == {table: 48}
 
 
 def test_products_are_those_inside_of_a_border() -> None:
