@@ -59,10 +59,13 @@ records that come along. *Direct limit* is the time in which a core does the net
 convolutions as they are written, without borders) as fast as it was seen to; Winograd's algorithm needs fewer. *Limit
 by layer* is the sum over these layers of what each takes at least, to multiply and add or to stream its operands and
 result through a rectifier, whichever is longer, and the share of it that untuned code reaches (more than all where
-Winograd's algorithm computes most): what a search may find is at most the rest. *Limit by kernel* is the same sum over
-all kernels of the untuned package, with the operations of the algorithms that they compute by (of Winograd's without
-its transforms): what a search over layouts and loops may find is at most the rest of it. Other engines are called
-through Python. Models are those of the zoo, with random weights.
+Winograd's algorithm computes most): what a search may find is at most the rest. Other engines are called through
+Python. Models are those of the zoo, with random weights.
+"""
+BY_KERNEL = """
+*Limit by kernel* is the same sum over all kernels of the untuned package, with the operations of the algorithms that
+they compute by (of Winograd's without its transforms): what a search over layouts and loops may find is at most the
+rest of it.
 """
 
 
@@ -138,6 +141,7 @@ def run(name: str, title: str, remarks: str, variants: Mapping[str, Variant], ba
         for batch in given.batches.split(",")
     }
     rows = go_on(name, given, cases, again=given.again)
+    limits = ["layer_seconds", *(["kernel_seconds"] if any("kernel_seconds" in r for r in rows) else [])]
     table = []
     for row in rows:
         of = row["seconds"]
@@ -145,7 +149,7 @@ def run(name: str, title: str, remarks: str, variants: Mapping[str, Variant], ba
         others = row.get("peers", {})
         listed += [f"{1e3 * others[engine]:.3f}" if others else "" for engine in NAMES]
         listed.append(f"{2e3 * row['multiply_adds'] / row['peak']:.3f}" if "peak" in row else "")
-        for limit in (row.get("layer_seconds"), row.get("kernel_seconds")):
+        for limit in map(row.get, limits):
             listed.append(f"{1e3 * limit:.3f} {limit / of['untuned']:.0%}" if limit else "")
         table.append((row["case"], str(row["trials"]), *listed))
     bars = {
@@ -158,14 +162,14 @@ def run(name: str, title: str, remarks: str, variants: Mapping[str, Variant], ba
         "trials",
         *(f"{v} ms" for v in ("untuned", *variants, SHIPPED, *NAMES)),
         "direct limit ms",
-        "limit by layer ms, and of it untuned",
-        "limit by kernel ms, and of it untuned",
+        *(f"limit by {of.removesuffix('_seconds')} ms, and of it untuned" for of in limits),
     )
     last = f"Times as fast as {base}, geometric means: {last}."
     beside = [r for r in rows if r.get("peers")]
     for v in (*variants, SHIPPED):
         over = [min(r["peers"].values()) / r["seconds"][v] for r in beside if v in r["seconds"]]
         last += f" {v} over the better engine: {geometric_mean(over):.2f} of {len(over)}." if over else ""
+    remarks += BY_KERNEL if len(limits) > 1 else ""
     write(name, given.out, title, remarks, heads, table, rows, bars, f"times as fast as {base}", last)
 
 
