@@ -296,13 +296,13 @@ def test_networks_under_random_layouts_mean_the_same_on_a_device(quick_pocl: Ope
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("most", [0, 2])
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("most, count", [(0, 300), (2, 1000)])
 def test_many_networks_under_random_layouts_and_loops_mean_the_same_on_a_device(
-    quick_pocl: OpenClDevice, most: int
+    quick_pocl: OpenClDevice, most: int, count: int
 ) -> None:
     @given(net=networks(), seed=st.integers(1 << 31, 1 << 32), levels=st.integers(min(most, 1), most))
-    @examples(300)
+    @examples(count)
     def same(net: Net, seed: int, levels: int) -> None:
         check_on_device(net, seed, levels)
 

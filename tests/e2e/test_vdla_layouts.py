@@ -124,7 +124,7 @@ def test_random_layouts_of_products(seed: int) -> None:
 
 
 @pytest.mark.slow
-@examples(400)
+@examples(500)
 @given(st.integers(0, 2**32))
 def test_many_random_layouts_of_products(seed: int) -> None:
     check_random_product(seed)
@@ -185,7 +185,7 @@ def test_random_layouts_between_the_layers_of_a_region(seed: int) -> None:
 
 
 @pytest.mark.slow
-@examples(100)
+@examples(200)
 @given(st.integers(0, 2**32))
 def test_many_random_layouts_between_the_layers_of_a_region(seed: int) -> None:
     check_random_region(seed)
