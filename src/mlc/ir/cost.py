@@ -11,6 +11,7 @@ import numpy as np
 
 from mlc.ir import te
 from mlc.ir.expr import Binary, Call, Const, Expr, Load, Select, Within, loads, walk
+from mlc.ir.graph import Node, express
 from mlc.ir.index import Linear, Var, dynamics, evaluate
 
 _MOST_CHECKED = 1 << 20  # values of an index that are looked at
@@ -76,6 +77,18 @@ def gathered(outputs: Sequence[te.Tensor]) -> dict[te.Tensor, int]:
             else:
                 whole.add(ld.source)
     return {t: n for t, n in found.items() if t not in whole}
+
+
+def traffic(node: Node) -> int:
+    """Bytes that a node must read and write at least once; of a table, what is looked up."""
+    nbytes = {v: v.type.nbytes for v in (*node.inputs, *node.outputs)}
+    if node.op.express is not None:
+        inputs = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
+        found = gathered(list(express(node, inputs)))
+        for v, t in zip(node.inputs, inputs, strict=True):
+            if t in found:
+                nbytes[v] = min(nbytes[v], found[t] * v.type.dtype.itemsize)
+    return sum(nbytes.values())
 
 
 def products(outputs: Sequence[te.Tensor]) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mlc.ir import te
-from mlc.ir.cost import gathered, operations
+from mlc.ir.cost import operations, traffic
 from mlc.ir.graph import Graph, Node, Value, express
 from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
@@ -224,11 +224,4 @@ def traffic_of(node: Node) -> int:
     """Bytes that a node must read and write at least once, or in every round; of a table, what is looked up."""
     if is_scan(node):
         return sum(node.attrs["rounds"] * traffic_of(n) for n in body_of_scan(node).nodes)
-    nbytes = {v: v.type.nbytes for v in (*node.inputs, *node.outputs)}
-    if node.op.express is not None:
-        inputs = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
-        found = gathered(list(express(node, inputs)))
-        for v, t in zip(node.inputs, inputs, strict=True):
-            if t in found:
-                nbytes[v] = min(nbytes[v], found[t] * v.type.dtype.itemsize)
-    return sum(nbytes.values())
+    return traffic(node)

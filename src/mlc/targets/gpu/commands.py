@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mlc.ir import te
-from mlc.ir.cost import operations
+from mlc.ir.cost import operations, traffic
 from mlc.ir.graph import Graph, Node, express
 from mlc.ops.scan import SCAN
 from mlc.targets.base import CallSpec, CompiledRegion, LoopSpec, RowSpec
@@ -219,7 +219,7 @@ def work(node: Node) -> tuple[int, int]:
     if node.op.express is not None:
         inputs = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
         count = operations(list(express(node, inputs)))
-    return count, sum(v.type.nbytes for v in {*node.inputs, *node.outputs})
+    return count, traffic(node)
 
 
 def _row(row: RowSpec, frame: _Frame, k: int) -> Operand:
