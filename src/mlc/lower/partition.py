@@ -2,7 +2,8 @@
 
 In: loops with ``if``/``select`` guards. Out: the same values, with guards decided where a range of iterations decides
 them. ``for i in range(10): if i < 8: f`` becomes ``for i in range(8): f``; a condition that does not depend on a loop
-moves in front of it, unless the loop computes tiles. Pieces of a parallel loop are one loop that tells them by a test.
+moves in front of it, unless the loop computes tiles. Pieces of a parallel loop are one loop that tells them by a test;
+so are whole and ragged tiles (:mod:`mlc.lower.tiles`). What others imply is not asked (:mod:`mlc.lower.implied`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from mlc.ir.expr import Binary, Const, Expr, IndexValue, Select, Within, rewrite, walk, within
+from mlc.ir.expr import FALSE, TRUE, Const, Expr, IndexValue, Within, walk, within
 from mlc.ir.index import Linear, Quotient, Var, as_index, dynamics
 from mlc.ir.loop import Allocate, Buffer, For, ForKind, ForRange, If, Stmt, Store, is_nothing, rebuild, seq
 from mlc.ir.loop import walk as walk_stmts
 from mlc.ir.types import i64
+from mlc.lower.implied import decided_inside, drop_implied
 from mlc.lower.rewrite import decided, exprs_of, loop_of, map_exprs, map_places, slice_loop, substitute_stmt
+from mlc.lower.tiles import tell_tiles
 
 _MAX_HOISTS = 3  # each doubles the code under it
 _MOST_TOGETHER = 8  # pieces of a parallel loop that are one, each of which is told by a test
@@ -25,6 +28,7 @@ _MOST_TOGETHER = 8  # pieces of a parallel loop that are one, each of which is t
 
 def partition(s: Stmt) -> Stmt:
     """Partition every loop, outermost first, then hoist what is left."""
+    s = tell_tiles(drop_implied(s))
     checks = _Checks()
     return _own_registers(_hoist(_partition(s, checks), checks), set())
 
@@ -317,22 +321,15 @@ def _assume(e: Expr, guard: Within, value: bool) -> Expr:
     elif guard.hi > most:
         end = guard.lo
 
-    def leaf(n: Expr) -> Expr:
-        if type(n) is Within:
-            shift = n.index - guard.index
-            if not shift.terms:
-                if n.lo <= begin + shift.const and end + shift.const <= n.hi:
-                    return Const(1, n.dtype)
-                if (n.lo, n.hi) == (guard.lo + shift.const, guard.hi + shift.const):
-                    return Const(int(value), n.dtype)
-                if end + shift.const <= n.lo or n.hi <= begin + shift.const:
-                    return Const(0, n.dtype)
-        if type(n) is Binary and n.op == "and":
-            for a, b in ((n.a, n.b), (n.b, n.a)):
-                if type(a) is Const and n.dtype.kind == "b":
-                    return b if a.value else a
-        if type(n) is Select and type(n.cond) is Const:
-            return n.a if n.cond.value else n.b
+    def answer(n: Within) -> Expr:
+        shift = n.index - guard.index
+        if not shift.terms:
+            if n.lo <= begin + shift.const and end + shift.const <= n.hi:
+                return TRUE
+            if (n.lo, n.hi) == (guard.lo + shift.const, guard.hi + shift.const):
+                return Const(int(value), n.dtype)
+            if end + shift.const <= n.lo or n.hi <= begin + shift.const:
+                return FALSE
         return n
 
-    return rewrite(e, leaf)
+    return decided_inside(e, answer)

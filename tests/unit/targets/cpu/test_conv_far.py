@@ -62,7 +62,7 @@ def test_results_stay_the_same(space: tuple[int, ...], taps: int, stride: int, c
 def test_inputs_and_what_is_added_are_fetched_a_tile_ahead() -> None:
     first, _, third, _ = tasks_of(network((9, 13), 1, 1), FAR, OPTIONS, Observer())
     text = repr(FAR.kernel(candidate(third, FAR, third.space.default), "k"))
-    ahead = "6*kloi + 24*(klooijo//3) + 6, 16"
+    ahead = "24*(klooijo//3) + 6*kloi + 6, 16"
     for fetched in ("p0[klooijo%3, co", "p2[klooijo%3, 0", "p2[klooijo%3, 1"):
         assert f"prefetch({fetched}, {ahead}], level=1)" in text
     near = X86Target(record_for("haswell"), native=False)

@@ -156,7 +156,8 @@ def blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, cop
     wo, wi = stage.split(space[-1], tile.rows)
     many = flat and wo.hi + 1 >= PREFETCHED_FROM
     by_image = _by_image(copies, plan, target)
-    if together := 0 if by_image else _tiles_of_a_task(outside, wo, plan):
+    each = exact and not plan.columns and not (many and plan.prefetch)
+    if together := 0 if by_image or each else _tiles_of_a_task(outside, wo, plan):
         tiles, wo = stage.split(wo, together)
         outside = [tiles, *outside]
     walk = _walked(plan, panels, space[:-1], wo)
@@ -164,7 +165,7 @@ def blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, cop
     weights = p.anchor.inputs[-1]  # the only one where a tensor is convolved with itself
     if plan.columns:
         stage.unroll(wo)
-    shared = _shared(p, plan, outside, walk, wo, exact=exact, many=many)
+    shared = _shared(p, plan, outside, walk, wo, exact=exact, each=each)
     image = n if by_image else None
     at = stage.fuse(*(a for a in shared if a is not image))
     stage.parallel(at)
@@ -221,7 +222,7 @@ def _walked(plan: ConvPlan, panels: list[Var], rows: list[Var], tiles: Var) -> l
 
 
 def _shared(
-    p: Group, plan: ConvPlan, outside: list[Var], walk: list[Var], tiles: Var, *, exact: bool, many: bool
+    p: Group, plan: ConvPlan, outside: list[Var], walk: list[Var], tiles: Var, *, exact: bool, each: bool
 ) -> list[Var]:
     """The loops that threads share: those over blocks, and of those within a block as many as the plan says.
 
@@ -235,7 +236,7 @@ def _shared(
         walk: loops within a block.
         tiles: the one of these over tiles of a row.
         exact: whether the last tile is a whole one; others cannot be shared, since their ends are cut off first.
-        many: whether weights, if any are fetched ahead, are so from one iteration of the shared loop to the next.
+        each: whether tiles can be shared one by one: no weights are fetched ahead for several of them.
     """
     at = walk.index(tiles)
     if plan.shared:
@@ -247,17 +248,16 @@ def _shared(
     tasks = size_of([a.hi + 1 for a in found])
     if plan.flat and tasks == 1:  # the last tile may be a shorter one where no other loop is shared
         return found + walk[at : at + 1]
-    few = plan.flat or tasks < FEW_TASKS
-    whole = few and exact and not plan.columns
-    return found + walk[at:] if whole and not (many and plan.prefetch) else found
+    return found + walk[at:] if each and (plan.flat or tasks < FEW_TASKS) else found
 
 
 def _tiles_of_a_task(outside: Sequence[Var], tiles: Var, plan: ConvPlan) -> int:
     """How many tiles of a block of pixels a task takes, where blocks and channels are too few for threads; else 0.
 
-    With one block of all channels, tiles are tasks by themselves (:func:`_shared`). Few tiles stay together, since
-    each task reads the weights of its channels, unless two threads could not share the blocks evenly (measured on
-    two cores of a Zen 4: five blocks of 7 x 7 pixels take 0.83 of the time, an even number as long as before or more).
+    Tiles that threads share one by one, as with one block of all channels, are tasks by themselves (:func:`_shared`).
+    Few tiles stay together, since each task reads the weights of its channels, unless two threads could not share the
+    blocks evenly (measured on two cores of a Zen 4: five blocks of 7 x 7 pixels take 0.83 of the time, an even number
+    as long as before or more).
     """
     others, count = size_of([a.hi + 1 for a in outside]), tiles.hi + 1
     if not plan.flat or plan.shared or plan.panels > 1 or not 1 < others < FEW_TASKS:
