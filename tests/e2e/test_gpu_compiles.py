@@ -1,7 +1,7 @@
 """The zoo, as large as it is, light models, models of others and operators compile for GPUs without one.
 
-No default kernel of the zoo or the light models spills registers. Tests with the marker ``slow`` are the whole sweep,
-the others a sample.
+The zoo does so in half precision, too. No default kernel of it or the light models spills registers. Tests with the
+marker ``slow`` are the whole sweep, the others a sample.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ SHARED = [
 ]
 
 
-def programs_of(model: onnx.ModelProto, target: str, folder: Path) -> list[GpuProgram]:
+def programs_of(model: onnx.ModelProto, target: str, folder: Path, *, fp16: bool) -> list[GpuProgram]:
     """What the device runs of a model, which is all of it."""
     onnx.save(model, folder / "model.onnx")
-    return programs_from(mlc.load(folder / "model.onnx"), target)
+    return programs_from(mlc.load(folder / "model.onnx"), target, fp16=fp16)
 
 
-def programs_from(model: mlc.Model, target: str) -> list[GpuProgram]:
-    package = mlc.compile(model, target, records=[])
+def programs_from(model: mlc.Model, target: str, *, fp16: bool = False) -> list[GpuProgram]:
+    package = mlc.compile(model, target, records=[], fp16=fp16)
     assert all(d.region for d in package.offloads)
     return [
         program
@@ -67,10 +67,15 @@ def spills(programs: list[GpuProgram]) -> dict[str, str]:
     }
 
 
+in_zoo = pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS])
+in_both_precisions = pytest.mark.parametrize("fp16", [False, True], ids=["f32", "f16"])
+
+
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS])
-def test_the_zoo_compiles_for_three_generations(name: str, tmp_path: Path) -> None:
-    programs = programs_of(build(name), CUDA, tmp_path)
+@in_both_precisions
+@in_zoo
+def test_the_zoo_compiles_for_three_generations(name: str, fp16: bool, tmp_path: Path) -> None:
+    programs = programs_of(build(name), CUDA, tmp_path, fp16=fp16)
     assert programs
     check_architectures(programs)
     assert all(set(i.resources) >= {c.kernel for c in p.commands if c.kernel} for p in programs for i in p.images)
@@ -78,9 +83,10 @@ def test_the_zoo_compiles_for_three_generations(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS])
-def test_the_zoo_compiles_for_mali(name: str, tmp_path: Path) -> None:
-    programs = programs_of(build(name), MALI, tmp_path)
+@in_both_precisions
+@in_zoo
+def test_the_zoo_compiles_for_mali(name: str, fp16: bool, tmp_path: Path) -> None:
+    programs = programs_of(build(name), MALI, tmp_path, fp16=fp16)
     assert programs
     assert not any("__local" in p.source or "barrier" in p.source for p in programs)
 

@@ -20,6 +20,7 @@ from mlc.targets.gpu.record import Gpu
 HIDING = 8  # warps that a unit needs to hide the latency of arithmetic and shared memory
 SHARED_RATE = 0.25  # words a thread loads from shared memory in the time of a multiplication and addition
 CACHED = 0.5  # of the traffic between blocks and global memory goes past the caches
+MOST_BLOCKS = 16  # that a unit runs at a time
 BANKS = 32  # of shared memory, a word wide
 RUN = 8  # terms of a column that neighbouring threads fetch, 32 bytes in single precision
 # Times its share of global memory's bandwidth that a unit draws where others are idle: on a V100, blocks of 128 threads
@@ -182,7 +183,7 @@ def _together(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> Count:
     together = _least(target.threads // threads, target.register_file // (threads * registers(tile, p)))
     if shared:
         together = _least(together, target.shared_of_unit // _most(1, shared_bytes(tile, p)))
-    return _most(1, _least(together, 16))
+    return _most(1, _least(together, MOST_BLOCKS))
 
 
 def _reads(words: Count, strips: Count, threads: Count) -> Count:

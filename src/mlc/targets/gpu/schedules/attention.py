@@ -17,7 +17,7 @@ from mlc.ir.types import f32
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.ops.algorithms import Algorithm
-from mlc.targets.gpu.cost import HIDING, OVERHEAD, SHARED_RATE, Product
+from mlc.targets.gpu.cost import HIDING, MOST_BLOCKS, OVERHEAD, SHARED_RATE, Product
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.product import product_seconds
 from mlc.targets.groups.attention import Stages, stages_of
@@ -91,7 +91,7 @@ class Block:
         """What the launch is expected to take."""
         blocks = a.heads * ceil(a.rows / self.rows)
         threads = self.up * self.across
-        together = max(1, min(target.threads // threads, target.shared_of_unit // self.shared_bytes(a), 16))
+        together = max(1, min(target.threads // threads, target.shared_of_unit // self.shared_bytes(a), MOST_BLOCKS))
         per_unit = min(together, ceil(blocks / target.units))
         hidden = min(1.0, per_unit * threads / (HIDING * target.warp))
         own, columns = self.rows // self.up, ceil(a.width / self.across)

@@ -17,6 +17,8 @@ from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.targets.gpu.record import Gpu
 
+FEW = (1, 4, 8, 16, 32)  # threads that fold what all have left in shared memory
+
 
 @dataclass(frozen=True)
 class Crew:

@@ -16,6 +16,7 @@ from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.targets.gpu.cost import Product
 from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.schedules.spread import ask_spread
 from mlc.targets.groups.group import Group, replace_anchor
 
 PARTS = (1, 2, 4, 8, 16, 32, 64)
@@ -97,8 +98,10 @@ def in_parts(g: Group, count: int) -> Group:
     return replace(replace_anchor(g, total), anchor=product)
 
 
-def add_up(s: Schedule, total: te.Tensor, knobs: Knobs, target: Gpu) -> None:
+def add_up(s: Schedule, total: te.Tensor, knobs: Knobs, target: Gpu, *, phased: bool) -> None:
     """Loops of what follows a product in parts: a thread adds up those of an element, and goes on with the sum.
+
+    Where phases are put next to each other, it is asked what it would be without parts: a tuner may draw either.
 
     Raises:
         ScheduleError: the configuration is refused.
@@ -106,7 +109,8 @@ def add_up(s: Schedule, total: te.Tensor, knobs: Knobs, target: Gpu) -> None:
     (out,) = s.outputs
     sums = s[s.cache_write(total, "local") if total is out else total]
     stage = s[out]
-    bx, tx = stage.split(stage.fuse(*stage.op.axes), min(BLOCK, target.max_threads))
+    block = ask_spread(stage, target, knobs, "out")[1] if phased else min(BLOCK, target.max_threads)
+    bx, tx = stage.split(stage.fuse(*stage.op.axes), block)
     stage.bind(bx, "blockIdx.x")
     stage.bind(tx, "threadIdx.x")
     sums.set_scope("local")

@@ -95,7 +95,7 @@ def schedule_product(g: Group, target: Gpu) -> Schedule:
     if parts > 1:
         (total,) = (op.outputs[0] for op in launch.group.reductions if made in op.inputs)
         inline_rest(s, (*launch.kept, total))
-        add_up(s, total, g.knobs, target)
+        add_up(s, total, g.knobs, target, phased=isinstance(g.role, PhasedConvolution))
         return s
     inline_rest(s, launch.kept)
     if made not in s.outputs:  # phases, which are put next to each other afterwards

@@ -8,25 +8,27 @@ Where the larger operand lies along the result, as what is summed over rows does
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from mlc.ir import te
 from mlc.ir.expr import loads
 from mlc.ir.index import Var
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
-from mlc.lower.stage import Stage
 from mlc.targets.gpu.record import Gpu
-from mlc.targets.gpu.schedules.folding import Crew, fold, inside
+from mlc.targets.gpu.schedules.fold_cost import Fold
+from mlc.targets.gpu.schedules.folding import FEW, Crew, fold, inside
 from mlc.targets.gpu.schedules.rows import TALL
 from mlc.targets.gpu.schedules.spread import BLOCKS, spread
+from mlc.targets.gpu.stream_cost import fastest, seconds
 from mlc.targets.groups.group import Group, inline_rest, size_of
 from mlc.targets.groups.roles import is_exponential
 from mlc.targets.groups.rows import along_memory, rows_in_memory
 from mlc.targets.groups.template import Template, row_major
 
 UNROLLED = 16  # steps of a loop that are written out
-WIDE, DEEP = (8, 16, 32, 64, 128), (1, 2, 4, 8, 16, 32)  # columns of a block, threads of each
-WARP = 32  # threads of a block, where there are few elements
+WIDE, DEEP = (8, 16, 32, 64, 128), (1, 2, 4, 8, 16, 32, 64, 128)  # columns of a block, threads of each
+SHARES, FEWER = tuple(1 << n for n in range(5, 17)), tuple(1 << n for n in range(10))  # of a single element's terms
 
 
 def schedule_reduction(g: Group, target: Gpu) -> Schedule:
@@ -64,27 +66,48 @@ def schedule_stage(s: Schedule, op: te.Compute, target: Gpu, knobs: Knobs, name:
     if op.combiner is None:
         spread(s[t], target, knobs, name)
         return
-    sizes = [b for b in BLOCKS if b <= target.max_threads]
-    block = knobs.discrete(f"{name}.block", sizes, default=min(128, sizes[-1]))
     axis = along_memory(op)
     longest = axis or max(op.reduce_axes, key=lambda a: a.hi)
-    if not _can_share(op, longest, target):
+    work = Fold.of(s[t], longest)
+    sizes = [b for b in BLOCKS if b <= target.max_threads]
+    alone = fastest(((b, work.by_thread(b, target)) for b in sizes), target)
+    block = knobs.discrete(f"{name}.block", sizes, default=alone)
+    if not _is_worth_sharing(op, longest, target):
         _by_threads(s, t, block)
         return
-    # a thread that has a row in memory to itself reads far from its neighbours
-    busy = size_of(op.shape) >= target.units * target.warp
-    alone = busy and not (axis is not None and target.shuffles and axis.hi + 1 >= target.warp)
-    column = _column(op)
-    ways = ("thread", "block") if column is None else ("thread", "block", "columns")
-    likely = "columns" if column is not None else "thread" if alone else "block"
-    by = knobs.category(f"{name}.by", ways, default=likely)
-    crew = _crew(op, longest, target, knobs, name)
+    ways = {"thread": seconds(work.by_thread(block, target), target)}
+    crew = tile = None
+    column = _column(op) if op.axes and target.shared_bytes else None
+    if op.axes and target.shared_bytes:
+        crew = fastest(((crew, work.by_crew(crew, target)) for crew in _crews(op, target)), target)
+        ways["block"] = seconds(work.by_crew(crew, target), target)
+    if column is not None:
+        some = {n: work.by_columns(column.hi + 1, *n, target) for n in _tiles(op, column, longest, target)}
+        tile = fastest(some.items(), target)
+        ways["columns"] = seconds(some[tile], target)
+    pairs = {(n, few): work.in_shares(n, few, block, target) for n in SHARES for few in FEWER if few < n}
+    pair = min(pairs, key=lambda pair: pairs[pair])
+    ways["shares"] = pairs[pair]
+    by = knobs.category(f"{name}.by", tuple(ways), default=min(ways, key=lambda way: ways[way]))
+    # all is asked, whichever way is taken: a tuner draws from what was asked untuned
+    crew = crew and _ask_crew(op, crew, target, knobs, name)
+    tile = tile and _ask_tile(tile, column, longest, knobs, name)
+    shares = knobs.discrete(f"{name}.shares", SHARES, default=pair[0])
+    fewer = knobs.discrete(f"{name}.fewer", FEWER, default=pair[1])
     if by == "thread":
         _by_threads(s, t, block)
     elif by == "columns":
         assert column is not None
-        _by_columns(s, t, column, longest, _ask_columns(op, column, longest, target, knobs, name))
+        assert tile is not None
+        reason = _refusal_of_columns(op, *tile, target)
+        knobs.require(not reason, reason)
+        _by_columns(s, t, column, longest, tile)
+    elif by == "shares":
+        _by_shares(s, t, longest, (shares, fewer), block, beside=work.between == 1)
     else:
+        assert crew is not None
+        threads = crew.wide * crew.tall
+        knobs.require(threads <= target.max_threads, f"{threads} threads of a block, {target.max_threads} are the most")
         _by_blocks(s, t, longest, crew)
 
 
@@ -102,27 +125,28 @@ def _column(op: te.Compute) -> Var | None:
     return next(walking, None) if used.issuperset(a for a in op.reduce_axes if a.hi > 0) else None
 
 
-def _ask_columns(op: te.Compute, column: Var, axis: Var, target: Gpu, knobs: Knobs, name: str) -> tuple[int, int]:
-    """Columns of a block, and threads that share the terms of each.
+def _tiles(op: te.Compute, column: Var, axis: Var, target: Gpu) -> Iterator[tuple[int, int]]:
+    """Columns of a block, and threads that share the terms of each, of which a block can run."""
+    for wide in WIDE:
+        for deep in DEEP:
+            tile = min(wide, column.hi + 1), min(deep, axis.hi + 1)
+            if not _refusal_of_columns(op, *tile, target):
+                yield tile
 
-    Raises:
-        ScheduleError: a block cannot run.
-    """
-    wide = min(
-        knobs.discrete(f"{name}.wide", WIDE, default=target.warp if target.warp in WIDE else WIDE[0]), column.hi + 1
-    )
-    blocks = size_of(op.shape) // (column.hi + 1) * -(-(column.hi + 1) // wide)
-    deep = 1
-    # few blocks leave units idle: then the terms are shared by more threads, some for each
-    while wide * deep * 2 <= min(512, target.max_threads) and axis.hi >= 8 * deep and blocks * deep < 16 * target.units:
-        deep *= 2
-    deep = min(knobs.discrete(f"{name}.deep", DEEP, default=min(deep, DEEP[-1])), axis.hi + 1)
-    knobs.require(
-        wide * deep <= target.max_threads, f"{wide * deep} threads of a block, {target.max_threads} are the most"
-    )
+
+def _refusal_of_columns(op: te.Compute, wide: int, deep: int, target: Gpu) -> str:
+    if wide * deep > target.max_threads:
+        return f"{wide * deep} threads of a block, {target.max_threads} are the most"
     wanted = wide * deep * op.outputs[0].dtype.itemsize
-    knobs.require(wanted <= target.shared_bytes, f"{wanted} bytes of shared memory, there are {target.shared_bytes}")
-    return wide, deep
+    return f"{wanted} bytes of shared memory, there are {target.shared_bytes}" if wanted > target.shared_bytes else ""
+
+
+def _ask_tile(usual: tuple[int, int], column: Var | None, axis: Var, knobs: Knobs, name: str) -> tuple[int, int]:
+    """Columns of a block, and threads that share the terms of each."""
+    assert column is not None
+    wide, deep = (next(n for n in values if n >= k) for k, values in zip(usual, (WIDE, DEEP), strict=True))
+    wide = min(knobs.discrete(f"{name}.wide", WIDE, default=wide), column.hi + 1)
+    return wide, min(knobs.discrete(f"{name}.deep", DEEP, default=deep), axis.hi + 1)
 
 
 def _by_columns(s: Schedule, t: te.Tensor, column: Var, axis: Var, tile: tuple[int, int]) -> None:
@@ -151,42 +175,58 @@ def _by_columns(s: Schedule, t: te.Tensor, column: Var, axis: Var, tile: tuple[i
     inside(s[acc], out, tx, "local")
 
 
-def _can_share(op: te.Compute, longest: Var, target: Gpu) -> bool:
-    """Whether threads can fold one element together, and it is worth it."""
+def _is_worth_sharing(op: te.Compute, longest: Var, target: Gpu) -> bool:
+    """Whether an element has so many terms that threads should fold it together."""
     terms = size_of([a.hi + 1 for a in op.reduce_axes])
     worth = 2 * target.warp if not target.shuffles else target.warp
-    return len(op.bodies) == 1 and terms >= worth and longest.hi > 0 and target.shared_bytes > 0
+    return terms >= worth and longest.hi > 0
 
 
-def _crew(op: te.Compute, longest: Var, target: Gpu, knobs: Knobs, name: str) -> Crew:
-    """The threads of a block.
+def _crews(op: te.Compute, target: Gpu) -> Iterator[Crew]:
+    """Threads of a block that can run."""
+    for wide in (b for b in BLOCKS if b <= target.max_threads):
+        for tall in TALL:
+            for few in FEW:
+                crew = Crew.of(wide, tall, few, target, [op])
+                if wide * tall <= target.max_threads and (crew.lanes == 1 or few == FEW[0]):
+                    yield crew
 
-    Raises:
-        ScheduleError: a block cannot run.
-    """
+
+def _ask_crew(op: te.Compute, usual: Crew, target: Gpu, knobs: Knobs, name: str) -> Crew:
+    """The threads of a block."""
     sizes = [b for b in BLOCKS if b <= target.max_threads]
-    count = size_of(op.shape)
-    likely = min(256, next((b for b in sizes if 2 * b > longest.hi), sizes[-1]))
-    if target.shuffles and count * target.warp >= target.units * target.warp * 4:
-        likely = sizes[0]  # a warp each keeps all units busy
-    wide = knobs.discrete(f"{name}.threads", sizes, default=likely)
-    tall = 1
-    while target.shuffles and wide * tall * 2 <= 128 and count >= 2 * tall * target.units:
-        tall *= 2
-    tall = knobs.discrete(f"{name}.tall", TALL, default=tall)
-    few = knobs.discrete(f"{name}.few", (1, 4, 8, 16, 32), default=8)
-    threads = wide * tall
-    knobs.require(threads <= target.max_threads, f"{threads} threads of a block, {target.max_threads} are the most")
+    wide = knobs.discrete(f"{name}.threads", sizes, default=usual.wide)
+    tall = knobs.discrete(f"{name}.tall", TALL, default=usual.tall)
+    few = knobs.discrete(f"{name}.few", FEW, default=usual.few)
     return Crew.of(wide, tall, few, target, [op])
 
 
-def _by_threads(s: Schedule, t: te.Tensor, block: int) -> None:
-    """Every thread folds an element, in registers."""
+def _by_shares(s: Schedule, t: te.Tensor, axis: Var, counts: tuple[int, int], block: int, *, beside: bool) -> None:
+    """Launches one after the other, each of which leaves so many shares of every element for the next one to fold.
+
+    Threads next to each other fold shares of the same element where the terms of these lie ``beside`` each other.
+    """
+    op = s[t].op
+    for count in counts:
+        a = axis if s[t].op is op else s[t].op.reduce_axes[0]
+        if 1 < count <= a.hi:
+            share = s.rfactor(t, s[t].split(a, count)[1])
+            s[share].set_scope("global")
+            _by_threads(s, share, block, innermost=0 if beside else None)
+    _by_threads(s, t, block)
+
+
+def _by_threads(s: Schedule, t: te.Tensor, block: int, innermost: int | None = None) -> None:
+    """Every thread folds an element, in registers; neighbours lie along the last axis, unless another is innermost."""
     if not s[t].op.axes:
         return  # one element, one thread
     acc = s.cache_write(t, "local")
     out, folded = s[t], s[acc]
-    bx, tx = out.split(out.fuse(*out.op.axes), block)
+    axes = list(out.op.axes)
+    if innermost is not None:
+        axes.append(axes.pop(innermost))
+        out.reorder(*axes)
+    bx, tx = out.split(out.fuse(*axes), block)
     out.bind(bx, "blockIdx.x")
     out.bind(tx, "threadIdx.x")
     folded.compute_at(out, tx)
@@ -201,14 +241,6 @@ def _by_threads(s: Schedule, t: te.Tensor, block: int) -> None:
 def _by_blocks(s: Schedule, t: te.Tensor, axis: Var, crew: Crew) -> None:
     """Every block folds an element or some, whose terms its threads share."""
     op = s[t].op
-    if not op.axes:
-        for count in (crew.wide, crew.few):  # one element: its shares are a launch of their own
-            a = axis if s[t].op is op else s[t].op.reduce_axes[0]
-            if 1 < count <= a.hi:
-                share = s.rfactor(t, s[t].split(a, count)[1])
-                s[share].set_scope("global")
-                spread_rows(s[share])
-        return
     which = op.reduce_axes.index(axis)
     acc = s.cache_write(t, "local")
     out = s[t]
@@ -218,13 +250,6 @@ def _by_blocks(s: Schedule, t: te.Tensor, axis: Var, crew: Crew) -> None:
     out.bind(ty, crew.rows)
     fold(s, acc, s[acc].op.reduce_axes[which], out, ty, crew, across=across)
     inside(s[acc], out, ty, "local")
-
-
-def spread_rows(stage: Stage) -> None:
-    """A thread an element of the first axis."""
-    bx, tx = stage.split(stage.op.axes[0], WARP)
-    stage.bind(bx, "blockIdx.x")
-    stage.bind(tx, "threadIdx.x")
 
 
 def _fits(g: Group, target: Gpu) -> bool:

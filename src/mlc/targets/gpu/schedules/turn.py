@@ -18,7 +18,18 @@ from mlc.ir.loop import dense_strides
 from mlc.lower.inline import inline
 from mlc.lower.schedule import Schedule
 from mlc.targets.gpu.record import Gpu
-from mlc.targets.groups.group import Group, inline_rest
+from mlc.targets.gpu.stream_cost import (
+    ACCESS,
+    INDEXING,
+    Launch,
+    by_sectors,
+    fastest,
+    in_turns,
+    instructions_of,
+    meeting,
+    waits,
+)
+from mlc.targets.groups.group import Group, inline_rest, size_of
 from mlc.targets.groups.template import Template, row_major
 
 TILES, HIGH = (8, 16, 32), (1, 2, 4, 8, 16)
@@ -53,14 +64,12 @@ def schedule_turn(g: Group, target: Gpu) -> Schedule:
     (out,) = s.outputs
     stage = s[out]
     last = stage.op.axes[-1]
-    size = source.dtype.itemsize
-    most = max(t for t in TILES if t * (t + BANKS) * size <= target.shared_bytes and t <= target.max_threads)
-    tile = g.knobs.discrete("tile", TILES, default=most)
-    high = g.knobs.discrete("high", HIGH, default=max(h for h in HIGH if h * tile <= target.max_threads and h <= 8))
-    wanted = tile * (tile + BANKS) * size
-    g.knobs.require(wanted <= target.shared_bytes, f"{wanted} bytes of shared memory, there are {target.shared_bytes}")
-    threads = tile * high
-    g.knobs.require(threads <= target.max_threads, f"{threads} threads of a block, {target.max_threads} are the most")
+    tiles = {(t, h): _launch(found, t, h, target) for t in TILES for h in HIGH if not _refusal(found, t, h, target)}
+    best = fastest(tiles.items(), target)
+    tile = g.knobs.discrete("tile", TILES, default=best[0])
+    high = g.knobs.discrete("high", HIGH, default=best[1])
+    reason = _refusal(found, tile, high, target)
+    g.knobs.require(not reason, reason)
     held = s.cache_read(source, "shared", [out])
     others = [a for a in stage.op.axes[:-1] if a is not row]
     by, ri = stage.split(row, tile)
@@ -78,6 +87,32 @@ def schedule_turn(g: Group, target: Gpu) -> Schedule:
     for a, name in zip(part.split(thread, min(tile, last.hi + 1)), ("threadIdx.y", "threadIdx.x"), strict=True):
         part.bind(a, name)
     return s
+
+
+def _refusal(turn: Turn, tile: int, high: int, target: Gpu) -> str:
+    """Why a block cannot run, in a few words; empty where it can."""
+    wanted = tile * (tile + BANKS) * turn.source.dtype.itemsize
+    if wanted > target.shared_bytes:
+        return f"{wanted} bytes of shared memory, there are {target.shared_bytes}"
+    threads = tile * high
+    return f"{threads} threads of a block, {target.max_threads} are the most" if threads > target.max_threads else ""
+
+
+def _launch(turn: Turn, tile: int, high: int, target: Gpu) -> Launch:
+    """What a launch comes to in tiles of so many rows and columns, of which a thread makes every so manieth row."""
+    (out,) = turn.schedule.outputs
+    op = turn.schedule[out].op
+    sides = turn.row.hi + 1, op.axes[-1].hi + 1
+    blocks = ceil(sides[0] / tile) * ceil(sides[1] / tile) * size_of(op.shape) // (sides[0] * sides[1])
+    high = min(high, sides[0])
+    steps, threads = ceil(min(tile, sides[0]) / high), min(tile, sides[1]) * high
+    size = turn.source.dtype.itemsize
+    tensors = {out, *op.inputs}
+    nbytes = sum(min(t.size, size_of(op.shape)) * t.dtype.itemsize for t in tensors)
+    operations = sum(map(instructions_of, op.bodies)) + ACCESS * len(tensors) * in_turns(tile * size) + 2 * ACCESS
+    instructions = INDEXING + steps * operations + meeting(threads, target)
+    shared = tile * (tile + BANKS) * size
+    return Launch(blocks, threads, nbytes * by_sectors(tile * size), waits(steps), instructions, shared=shared)
 
 
 def _turn(g: Group) -> Turn | None:

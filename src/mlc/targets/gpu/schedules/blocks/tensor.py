@@ -139,7 +139,7 @@ def schedule_convolution(g: Group, target: Gpu) -> Schedule:
     _pack(s, memory, target)
     (sums,) = (op.outputs[0] for op in made.reductions if kept[-1] in op.inputs)
     inline_rest(s, (*kept, sums))
-    add_up(s, sums, g.knobs, target)
+    add_up(s, sums, g.knobs, target, phased=isinstance(role, PhasedConvolution))
     return s
 
 
