@@ -18,6 +18,7 @@ from mlc.errors import ScheduleError, UsageError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.interp import run_graph
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.site import Site
 from mlc.ir.types import TensorType, i8
 from mlc.lower.knobs import Config, Knobs
 from mlc.rewrite.group import body_of, config_of
@@ -92,9 +93,7 @@ class ToyAccelerator:
     def bench(self) -> Bench:
         return ToyBench()
 
-    def layouts(
-        self, group: Node, inputs: Sequence[TensorType], constant: Sequence[bool], knobs: Knobs
-    ) -> LayoutChoice:
+    def layouts(self, group: Node, site: Site, knobs: Knobs) -> LayoutChoice:
         return LayoutChoice(tuple(self.layout(v.type) for v in group.outputs))
 
     def depends_on(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:

@@ -16,6 +16,7 @@ from benchmarks import machine
 from benchmarks.papers.keep import RESULTS, keep
 from mlc.errors import ScheduleError
 from mlc.ir.graph import Builder, Graph, Node
+from mlc.ir.site import Site
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Config
 from mlc.ops import get
@@ -72,8 +73,8 @@ def in_network(graph: Graph, target: Target, *, types: Sequence[TensorType] | No
     if not alone:
         return None
     last = alone[-1]
-    given = last.types if types is None else tuple(types)
-    task = task_of(workload_document(last.node, given, last.constant, False), (), target)
+    site = replace(last.site, inputs=last.site.inputs if types is None else tuple(types), row_major=False)
+    task = task_of(workload_document(last.node, site), (), target)
     return task if layout_space(task, target) is not None else None
 
 
@@ -163,7 +164,7 @@ class Given:
     def algorithm(self, node: Node, known: Sequence[Algorithm]) -> Algorithm | None:
         return None
 
-    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+    def configure(self, node: Node, site: Site) -> Node:
         config = next((self._configs[s] for s in node.sources if s in self._configs), None)
         return node if config is None or not is_group(node) else configured(node, config)
 

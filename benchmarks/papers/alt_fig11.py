@@ -56,7 +56,7 @@ def task_of(graph: Graph, target: Target, reads: TensorType | None = None) -> Ta
     task = in_network(graph, target)
     assert task is not None
     if reads is not None:
-        task = in_network(graph, target, types=(reads, *task.types[1:]))
+        task = in_network(graph, target, types=(reads, *task.site.inputs[1:]))
     assert task is not None
     return task
 

@@ -17,7 +17,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ class Case:
         if not alone:
             return None
         last = alone[-1]
-        task = task_of(workload_document(last.node, last.types, last.constant, False), (), target)
+        task = task_of(workload_document(last.node, replace(last.site, row_major=False)), (), target)
         return task if layout_space(task, target) is not None else None
 
 

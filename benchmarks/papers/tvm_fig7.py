@@ -132,7 +132,7 @@ def run(size: int, target: str, count: int, rounds: int) -> Row:
 def _loaded(bench: Stand, builder: Builder, target: Target, task: Task, config: Config, case: Case) -> Candidate:
     """A candidate in the device, whose result is right."""
     program = builder.build(task, config)
-    loaded = Candidate(bench, program, candidate(task, target, config), task.constant)
+    loaded = Candidate(bench, program, candidate(task, target, config), task.site.constant)
     loaded.run(Packed([case]), 0)
     (got,) = loaded.results()
     found = compare("c", got, case.results[0], tolerance_for(got.dtype))

@@ -13,6 +13,7 @@ import numpy as np
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.layout import Layout
 from mlc.ir.loop import Function
+from mlc.ir.site import Site
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Knobs
 from mlc.targets.base import CompiledRegion, DeviceProgram, LayoutChoice, get_target
@@ -54,9 +55,7 @@ class Accelerator:
     def copy_seconds(self, nbytes: int) -> float:
         return nbytes / 1e12
 
-    def layouts(
-        self, group: Node, inputs: Sequence[TensorType], constant: Sequence[bool], knobs: Knobs
-    ) -> LayoutChoice:
+    def layouts(self, group: Node, site: Site, knobs: Knobs) -> LayoutChoice:
         return LayoutChoice((None,))
 
     def depends_on(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:

@@ -25,6 +25,7 @@ from mlc.errors import WorkloadError
 from mlc.ir.graph import Builder, Graph, Node, Value
 from mlc.ir.interp import run_function
 from mlc.ir.loop import Function
+from mlc.ir.site import Site
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Config
 from mlc.ops import get
@@ -195,20 +196,20 @@ class Drawn:
     def algorithm(self, node: Node, known: Sequence[Algorithm]) -> Algorithm | None:
         return None
 
-    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+    def configure(self, node: Node, site: Site) -> Node:
         if not is_group(node):
             return node
         group = identity_of(node)
         if group not in self._given:
-            self._given[group] = self._draw(node, types, constant, row_major)
+            self._given[group] = self._draw(node, site)
         return configured(node, self._given[group]) if self._given[group] else node
 
     def refuse(self, group: tuple[str, ...], reason: str) -> None:
         self._given[group] = {}
 
-    def _draw(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Config:
+    def _draw(self, node: Node, site: Site) -> Config:
         try:
-            task = task_of(workload_document(node, types, constant, row_major), (), self._target)
+            task = task_of(workload_document(node, site), (), self._target)
         except WorkloadError:
             return {}
         loops = None

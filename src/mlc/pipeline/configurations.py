@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mlc.ir.graph import Node
-from mlc.ir.types import TensorType
+from mlc.ir.site import Site
 from mlc.ops.algorithms import Algorithm
 
 
@@ -22,14 +22,12 @@ class Configurations(Protocol):
         """
         ...
 
-    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+    def configure(self, node: Node, site: Site) -> Node:
         """A group with its configuration, or as it is.
 
         Args:
             node: the group, row-major.
-            types: of its inputs, with layouts; constants are row-major.
-            constant: which inputs are constants.
-            row_major: whether all that reads its results takes row-major tensors only.
+            site: where it stands.
         """
         ...
 

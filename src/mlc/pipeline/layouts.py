@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mlc.errors import LowerError, MlcError, ScheduleError
 from mlc.ir.graph import Graph, Node, verify
-from mlc.ir.types import TensorType
+from mlc.ir.site import Site
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
 from mlc.pipeline.configurations import Configurations
@@ -83,35 +83,29 @@ def lay_out(
     if on_host and (options.opt_level < LAYOUT.level or LAYOUT.name in options.disabled_passes):
         return part.graph
 
-    def choose(
-        node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
-    ) -> tuple[Node, LayoutChoice]:
-        chosen, layouts = wanted(node, types, constant, row_major)
+    def choose(node: Node, site: Site) -> tuple[Node, LayoutChoice]:
+        chosen, layouts = wanted(node, site)
         if sparing and not any(layouts.outputs):
-            layouts = replace(layouts, packed={k: v for k, v in layouts.packed.items() if constant[k]})
+            layouts = replace(layouts, packed={k: v for k, v in layouts.packed.items() if site.constant[k]})
         return chosen, layouts
 
-    def wanted(
-        node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
-    ) -> tuple[Node, LayoutChoice]:
+    def wanted(node: Node, site: Site) -> tuple[Node, LayoutChoice]:
         if configurations is not None:
-            tuned = configurations.configure(node, types, constant, row_major)
+            tuned = configurations.configure(node, site)
             if config := config_of(tuned):
                 try:
-                    choice = part.machine.layouts(tuned, types, constant, row_major, Knobs(config))
+                    choice = part.machine.layouts(tuned, site, Knobs(config))
                 except (ScheduleError, LowerError) as error:
                     configurations.refuse(identity_of(node), error.message)
                 else:
                     # on a device, records of a group whose result is read by others may be found for one whose is not
-                    leaves = not on_host and row_major and LEVELS in config
-                    if not leaves or choice.outputs == untuned(node, types, constant, row_major)[1].outputs:
+                    leaves = not on_host and site.row_major and LEVELS in config
+                    if not leaves or choice.outputs == untuned(node, site)[1].outputs:
                         return tuned, choice
-        return untuned(node, types, constant, row_major)
+        return untuned(node, site)
 
-    def untuned(
-        node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
-    ) -> tuple[Node, LayoutChoice]:
-        return node, part.machine.layouts(node, types, constant, row_major, Knobs())
+    def untuned(node: Node, site: Site) -> tuple[Node, LayoutChoice]:
+        return node, part.machine.layouts(node, site, Knobs())
 
     def assign(graph: Graph) -> Graph:
         return map_bodies(assign_layouts(graph, choose, get("identity")), assign)

@@ -5,7 +5,7 @@ Both go through the same steps (:mod:`mlc.pipeline.layouts`, :mod:`mlc.pipeline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ from mlc.ir import te
 from mlc.ir.cost import operations, traffic
 from mlc.ir.graph import Graph, Node, Value, express
 from mlc.ir.loop import Function
-from mlc.ir.types import TensorType
+from mlc.ir.site import Site
 from mlc.lower.knobs import Knobs
 from mlc.ops.shape import JOIN
 from mlc.rewrite.arena import ALIGNMENT
@@ -39,9 +39,7 @@ class Machine(Protocol):
         """Bytes that the places of values are multiples of."""
         ...
 
-    def layouts(
-        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
-    ) -> LayoutChoice:
+    def layouts(self, node: Node, site: Site, knobs: Knobs) -> LayoutChoice:
         """See :meth:`mlc.targets.base.Target.layouts`."""
         ...
 
@@ -103,10 +101,8 @@ class Processor:
         self._on_stage = on_stage
         self._in_place = InPlaceOperands()
 
-    def layouts(
-        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
-    ) -> LayoutChoice:
-        return self.target.layouts(node, inputs, constant, row_major, knobs)
+    def layouts(self, node: Node, site: Site, knobs: Knobs) -> LayoutChoice:
+        return self.target.layouts(node, site, knobs)
 
     def without_kernel(self, graph: Graph) -> set[Node]:
         return {
@@ -169,10 +165,8 @@ class Device:
         self.alignment = accelerator.alignment
         self._views = isinstance(accelerator, Whole)
 
-    def layouts(
-        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
-    ) -> LayoutChoice:
-        return self.accelerator.layouts(node, inputs, constant, knobs)
+    def layouts(self, node: Node, site: Site, knobs: Knobs) -> LayoutChoice:
+        return self.accelerator.layouts(node, site, knobs)
 
     def without_kernel(self, graph: Graph) -> set[Node]:
         return {n for n in graph.nodes if is_scan(n) or (self._views and is_alias(n))}

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlc.ir.expr import Load
-from mlc.ir.graph import Graph, Node, Value
+from mlc.ir.graph import FusionKind, Graph, Node, Value
 from mlc.ir.layout import Layout
+from mlc.ir.site import Site
 from mlc.lower.bounds import SHARED
 from mlc.lower.knobs import Knobs
 from mlc.lower.relayout import padded_load
@@ -18,9 +19,34 @@ from mlc.ops import get
 from mlc.pipeline.machine import constants_of
 from mlc.rewrite.group import config_of, is_group
 from mlc.rewrite.recurrence import graphs
-from mlc.targets.base import LEVELS, Target, Tunable, Whole
+from mlc.targets.base import LEVELS, LayoutChoice, Target, Tunable, Whole
 
-Asking = Callable[[Graph, Node], Mapping[Value, Layout]]  # the layouts that a node has asked for, by what it reads
+
+@dataclass(frozen=True)
+class _Asking:
+    """What groups with searched layouts ask of those that make what they read.
+
+    Args:
+        layouts: gives a group's choice.
+        loads: whether the machine asks in any case, and where another has been heard before converts while it loads,
+            as some accelerators do; their results lie as their readers ask.
+    """
+
+    layouts: Callable[[Node, Site, Knobs], LayoutChoice]
+    loads: bool = False
+
+    def of(self, g: Graph, node: Node) -> Mapping[Value, Layout]:
+        """The layouts that a node has asked for, by what it reads; where it need not load it, those that it got."""
+        if not is_group(node) or LEVELS not in config_of(node):
+            return {}
+        makers = {v: n for n in g.nodes for v in n.outputs if n.op.kind is FusionKind.INJECTIVE}
+        askable = frozenset(k for k, v in enumerate(node.inputs) if v in makers)
+        site = Site([v.type for v in node.inputs], [v in g.constants for v in node.inputs], askable=askable)
+        choice = self.layouts(node, site, Knobs(config_of(node)))
+        asked = {node.inputs[k]: layout for k, layout in choice.asked.items()}
+        if self.loads:
+            return asked
+        return {v: a for v, a in asked.items() if _core(v) == a and _followed(makers[v], v) is None}
 
 
 @dataclass(frozen=True)
@@ -85,8 +111,10 @@ def placements_of(graph: Graph, target: Target, regions: Sequence[Graph] = ()) -
         target: whose schedules, and those of its accelerator, tell where groups copy what they read.
         regions: graphs of the accelerator's, likewise.
     """
-    host = _of(graph, lambda g, node: target.schedule(node, Knobs(config_of(node))), lambda g, node: {})
-    parts = [_of(region, _on_device(target), _asked(target)) for region in regions]
+    host = _of(graph, lambda g, node: target.schedule(node, Knobs(config_of(node))), _Asking(target.layouts))
+    device = target.accelerator
+    asked = None if device is None else _Asking(device.layouts, not isinstance(device, Whole))
+    parts = [_of(region, _on_device(target), asked) for region in regions if asked is not None]
     known = {t.tensor for t in host.tensors}  # what crosses the border of a region, the host has, too
     tensors = [t for part in parts for t in part.tensors if t.tensor not in known]
     return Placements((*host.tensors, *tensors), tuple(c for part in (host, *parts) for c in part.conversions))
@@ -100,37 +128,23 @@ def _on_device(target: Target) -> Callable[[Graph, Node], Schedule | None]:
     return lambda g, node: accelerator.schedule(node, constants_of(node, g.constants), Knobs(config_of(node)))
 
 
-def _asked(target: Target) -> Asking:
-    """The layouts that operations of an accelerator have asked for."""
-    accelerator = target.accelerator
-
-    def asked(g: Graph, node: Node) -> Mapping[Value, Layout]:
-        if accelerator is None or not is_group(node) or LEVELS not in config_of(node):
-            return {}
-        constant = [v in g.constants for v in node.inputs]
-        choice = accelerator.layouts(node, [v.type for v in node.inputs], constant, Knobs(config_of(node)))
-        return {node.inputs[k]: layout for k, layout in choice.asked.items()}
-
-    return asked
-
-
-def _of(graph: Graph, scheduled: Callable[[Graph, Node], Schedule | None], asking: Asking) -> Placements:
+def _of(graph: Graph, scheduled: Callable[[Graph, Node], Schedule | None], asking: _Asking) -> Placements:
     """Of one graph, how its groups are scheduled, and what they have asked for."""
     tensors: list[Placement] = []
     conversions: list[Conversion] = []
     for g, _ in graphs(graph):
         tensors += [_placed(v, "", "an input of the model") for v in g.inputs]
-        asked = {n: asking(g, n) for n in g.nodes}
+        asked = {n: asking.of(g, n) for n in g.nodes}
         for node in g.nodes:
             name = _name(node)
             packed = [v for v in dict.fromkeys(node.inputs) if v in g.constants and v.type.layout is not None]
             tensors += [_placed(v, name, "a constant, packed when compiled") for v in packed]
             readers = [n for n in g.nodes if not set(n.inputs).isdisjoint(node.outputs)]
-            tensors += [_placed(v, *_reason(node, v, readers, name, asked)) for v in node.outputs]
+            tensors += [_placed(v, *_reason(node, v, readers, name, asked, asking.loads)) for v in node.outputs]
             conversions += [
                 Conversion(v.name, name, "load", _text(v), layout.physical_shape, v.type.nbytes)
                 for v, layout in asked[node].items()
-                if v.type.layout != layout
+                if _core(v) != layout
             ]
             if node.op is get("identity"):
                 (read,), (made,) = node.inputs, node.outputs
@@ -149,7 +163,7 @@ def _placed(v: Value, by: str, reason: str) -> Placement:
 
 
 def _reason(
-    node: Node, v: Value, readers: Sequence[Node], name: str, asked: Mapping[Node, Mapping[Value, Layout]]
+    node: Node, v: Value, readers: Sequence[Node], name: str, asked: Mapping[Node, Mapping[Value, Layout]], loads: bool
 ) -> tuple[str, str]:
     """Who wanted a result to lie as it does, and why."""
     layout = v.type.layout
@@ -157,15 +171,20 @@ def _reason(
         return ("", "row-major") if node.op is not get("identity") else (name, "row-major for its readers")
     if node.op is get("identity"):
         return ", ".join(map(_name, readers)), "packed while the model runs"
-    if granted := [n for n in readers if asked[n].get(v) == layout]:
+    if granted := [n for n in readers if asked[n].get(v) == layout.core]:
         return _name(granted[0]), "searched"
     around = f", with margins for {', '.join(map(_name, readers))}" if layout.has_margins else ""
-    if LEVELS in config_of(node) and not asked[node]:
+    if LEVELS in config_of(node) and not (loads and asked[node]):
         return name, f"searched{around}"
-    same = next((i for i in node.inputs if _core(i) is not None and i.type.shape == v.type.shape), None)
-    if same is not None and _core(same) == layout.core:
+    if (same := _followed(node, v)) is not None:
         return same.name, f"propagated from an operand of its shape{around}"
     return name, f"its own choice{around}"
+
+
+def _followed(node: Node, v: Value) -> Value | None:
+    """The operand of its shape whose layout a result has, if there is one."""
+    same = next((i for i in node.inputs if _core(i) is not None and i.type.shape == v.type.shape), None)
+    return same if same is not None and _core(same) == _core(v) else None
 
 
 def _core(v: Value) -> Layout | None:

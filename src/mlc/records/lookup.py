@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mlc.errors import UsageError
 from mlc.ir.graph import Node
-from mlc.ir.types import TensorType
+from mlc.ir.site import Site
 from mlc.lower.knobs import Knobs
 from mlc.ops.algorithms import Algorithm
 from mlc.records.best import Found
@@ -70,16 +70,16 @@ class Tuned:
         name = record.config.get(ALGORITHM) if found is Found.HIT and record is not None else None
         return next((a for a in known if a.value == name), None)
 
-    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+    def configure(self, node: Node, site: Site) -> Node:
         """The group with its configuration; for the layout pass, which may ask again after a refusal."""
         if not is_group(node):
             return node
-        document = workload_document(node, types, constant, row_major)
+        document = workload_document(node, site)
         key = workload_key(document)
         if key not in self._findings:
             found, record = self._source.find(key, document)
             self._findings[key] = Finding(key, name_of(node), (), found, record)
-            self._has_choice[key] = lambda: _has_choice(self._target, node, tuple(types), tuple(constant), row_major)
+            self._has_choice[key] = lambda: _has_choice(self._target, node, site)
         finding = self._findings[key]
         if identity_of(node) not in self._groups:
             self._groups[identity_of(node)] = key
@@ -107,14 +107,12 @@ class Tuned:
         return [f for f in self.all_findings() if f.workload in used or self._has_choice[f.workload]()]
 
 
-def _has_choice(
-    target: Target, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
-) -> bool:
+def _has_choice(target: Target, node: Node, site: Site) -> bool:
     if device_of(node):
         return True  # every operation of a device has been found to have one
     knobs = Knobs()
-    choice = target.layouts(node, types, constant, row_major, knobs)
-    target.schedule(laid_out(node, types, choice), knobs)
+    choice = target.layouts(node, site, knobs)
+    target.schedule(laid_out(node, site.inputs, choice), knobs)
     return bool(knobs.asked)
 
 

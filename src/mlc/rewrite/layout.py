@@ -12,10 +12,15 @@ In: a fused graph of row-major values. Out: the same graph with layouts on value
 
 Values that have a layout already, at the border between a host and a device, keep it.
 
+Layouts propagate backwards as well: where no layout has come to a group of moved or mapped elements (a path of
+element-wise operators that is one kernel, or a border or a transpose), the complex operator that reads it first may ask
+for one, gets it, and no conversion is needed. All that reads it later finds it like that (§6), so nobody may have
+read it before, and nobody may need it in row-major order.
+
 A consumer whose window slides past the border may ask for *margins*: then whoever makes the value surrounds it by
-zeros, and no padded copy is made. Where whoever makes a value may store it in any order at no cost, as an accelerator's
-transfers do, a consumer may ask for a layout as a whole: the first one that does gets it, and others read it like that.
-Both come after everything else, so no group's choice depends on what those behind it ask for.
+zeros, and no padded copy is made. Where an accelerator makes a value, whose transfers may store it in any order at no
+cost, any of its consumers may ask for a layout: the first one that does gets it. Both come after everything else, so no
+group's choice depends on what those behind it ask for.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ import numpy as np
 
 from mlc.ir.graph import FusionKind, Graph, Node, Operator, Value
 from mlc.ir.layout import DecoupleAt, Fold, Fuse, Layout, Margin, Pad, Reorder, Split, StoreAt, Unfold, Unpad
+from mlc.ir.site import Site
 from mlc.ir.types import TensorType
 from mlc.rewrite.group import is_reshape
 
@@ -48,7 +54,7 @@ class Choice(Protocol):
     def asked(self) -> Mapping[int, Layout]: ...
 
 
-Choose = Callable[[Node, Sequence[TensorType], Sequence[bool], bool], tuple[Node, Choice]]
+Choose = Callable[[Node, Site], tuple[Node, Choice]]
 
 
 def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
@@ -67,8 +73,9 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
     conversions: list[Node] = []  # into layouts that readers have asked for
     nodes: list[Node] = []
     wanted: dict[Value, list[tuple[int, int]]] = {}
-    asked: dict[Value, Layout] = {}
+    asked: dict[Value, Value] = {}
     free = {v for n in graph.nodes for v in n.outputs if v.type.layout is None} - set(graph.outputs)
+    pliant = free & _made_in_any_order(graph.nodes)
     taken = {v.name for v in (*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs))}
     taking_any = {v for n in graph.nodes if n.op.kind is not FusionKind.OPAQUE for v in n.inputs}
 
@@ -129,7 +136,12 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
             is_constant = [v in graph.constants for v in node.inputs]
             types = [v.type if c else new[v].type for v, c in zip(node.inputs, is_constant, strict=True)]
             row_major = taking_any.isdisjoint(node.outputs)
-            node, choice = choose(node, types, is_constant, row_major)
+            askable = (
+                frozenset(k for k, v in enumerate(node.inputs) if v in pliant and new[v].type.layout is None)
+                if node.op.kind is FusionKind.COMPLEX
+                else frozenset()
+            )
+            node, choice = choose(node, Site(types, is_constant, row_major, askable))
             inputs = tuple(
                 constant(v, choice.packed.get(k)) if c else converted(v, choice.packed.get(k))
                 for k, (v, c) in enumerate(zip(node.inputs, is_constant, strict=True))
@@ -139,15 +151,19 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
                 for v, layout in zip(node.outputs, choice.outputs, strict=True)
             )
             for k, layout in choice.asked.items():
-                if node.inputs[k] in free and new[node.inputs[k]] is inputs[k]:
-                    asked.setdefault(inputs[k], layout)
+                v = node.inputs[k]
+                if v in free and new[v] is inputs[k]:
+                    made = asked.setdefault(inputs[k], Value(v.name, v.type.with_layout(layout)))
+                    if k in askable:
+                        new[v] = made
             for k, margins in choice.margins.items():
                 have = wanted.setdefault(inputs[k], [(0, 0)] * len(margins))
                 wanted[inputs[k]] = [(max(a, c), max(b, d)) for (a, b), (c, d) in zip(have, margins, strict=True)]
+        pliant.difference_update(node.inputs)
         new.update(zip(node.outputs, outputs, strict=True))
         nodes.append(Node(node.op, inputs, node.attrs, outputs, node.sources))
     results = tuple(new[v] if v.type.layout is not None else plain(v) for v in graph.outputs)
-    nodes = _with_margins(_as_asked(_made_packed(nodes, conversions, results), asked), wanted)
+    nodes = _with_margins(_replaced(_made_packed(nodes, conversions, results), asked), wanted)
     return Graph(graph.name, graph.inputs, results, tuple(nodes), constants, graph.output_names)
 
 
@@ -171,9 +187,12 @@ def _made_packed(nodes: Sequence[Node], conversions: Sequence[Node], results: Co
     return [n for n in found if n is not None]
 
 
-def _as_asked(nodes: Sequence[Node], asked: Mapping[Value, Layout]) -> list[Node]:
-    """Let values lie as a reader has asked for."""
-    return _replaced(nodes, {v: Value(v.name, v.type.with_layout(layout)) for v, layout in asked.items()})
+def _made_in_any_order(nodes: Sequence[Node]) -> set[Value]:
+    """What groups make that move or map elements, unless some reader takes it in row-major order only."""
+    made = {
+        n.outputs[0] for n in nodes if n.op.kind is FusionKind.INJECTIVE and len(n.outputs) == 1 and not is_reshape(n)
+    }
+    return made - {v for n in nodes if n.op.kind is FusionKind.OPAQUE or is_reshape(n) for v in n.inputs}
 
 
 def _with_margins(nodes: Sequence[Node], wanted: Mapping[Value, Sequence[tuple[int, int]]]) -> list[Node]:

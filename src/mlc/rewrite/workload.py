@@ -22,6 +22,7 @@ import numpy as np
 from mlc.errors import DocumentError, UnsupportedError, WorkloadError
 from mlc.fields import Fields, as_flag, as_list, as_text, wrong
 from mlc.ir.graph import RULE_ERRORS, FusionKind, Node, Value
+from mlc.ir.site import Site
 from mlc.ir.types import TensorType
 from mlc.ops.document import (
     as_value,
@@ -55,30 +56,29 @@ class Workload:
 
     Args:
         node: the group; its own types do not count.
-        types: of its inputs, with layouts; constants are row-major.
-        constant: which inputs are constants, and so may be packed.
-        row_major: whether all that reads its results takes row-major tensors only.
+        site: where it stands.
     """
 
     node: Node
-    types: tuple[TensorType, ...]
-    constant: tuple[bool, ...]
-    row_major: bool
+    site: Site
 
 
-def workload_document(
-    node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
-) -> dict[str, Any]:
+def workload_document(node: Node, site: Site) -> dict[str, Any]:
     """What two groups share exactly when they have the same choices of layouts and schedules.
 
     Args:
-        node, types, constant, row_major: see :class:`Workload`; ``node`` may be a routine, too, which has no choices.
+        node, site: see :class:`Workload`; ``node`` may be a routine, too, which has no choices.
     """
     found: dict[str, Any] = {
         "operands": [
-            {**type_to_json(t), **({"constant": True} if c else {})} for t, c in zip(types, constant, strict=True)
+            {
+                **type_to_json(t),
+                **({"constant": True} if site.constant[k] else {}),
+                **({"askable": True} if k in site.askable else {}),
+            }
+            for k, t in enumerate(site.inputs)
         ],
-        "row_major": row_major and not device_of(node),  # a device's own layouts do not depend on it
+        "row_major": site.row_major and not device_of(node),  # a device's own layouts do not depend on it
     }
     if device_of(node):
         found["device"] = device_of(node)
@@ -111,7 +111,7 @@ def algorithm_document(node: Node) -> dict[str, Any]:
     """
     group = make_group([node], {}, 0)
     types = [v.type for v in group.inputs]
-    return {**workload_document(group, types, [False] * len(types), False), "choice": "algorithm"}
+    return {**workload_document(group, Site(types, [False] * len(types))), "choice": "algorithm"}
 
 
 def _literals(nodes: Sequence[Node], constants: Mapping[Value, np.ndarray]) -> dict[Value, tuple[int, dict[str, Any]]]:
@@ -170,7 +170,7 @@ def read_workload(document: Any) -> Workload:
     """
     try:
         found = _read(document)
-        again = workload_document(found.node, found.types, found.constant, found.row_major)
+        again = workload_document(found.node, found.site)
     except WorkloadError:
         raise
     except DocumentError as error:
@@ -189,7 +189,9 @@ def _read(document: Any) -> Workload:
     row_major = get.take("row_major", as_flag)
     device = get.maybe("device", as_text) or ""
     operands = get.take("operands", lambda items, where: as_list(items, where, _operand, MAX_OPERANDS))
-    types, constant = tuple(t for t, _ in operands), tuple(c for _, c in operands)
+    types = tuple(t for t, _, _ in operands)
+    askable = frozenset(k for k, (*_, a) in enumerate(operands) if a)
+    site = Site(types, tuple(c for _, c, _ in operands), row_major, askable)
     values = [Value(f"in{k}", TensorType(t.shape, t.dtype)) for k, t in enumerate(types)]
     constants = dict(get.take("literals", lambda items, where: as_list(items, where, _literal, MAX_OPERANDS)))
     values += constants
@@ -208,7 +210,7 @@ def _read(document: Any) -> Workload:
     if size > MAX_EXPRESSION:
         raise WorkloadError(f"a workload of {size} operations an element, the limit is {MAX_EXPRESSION}")
     group = make_group(nodes, constants, 0, returned)
-    return Workload(on_device(group, device) if device else group, types, constant, row_major)
+    return Workload(on_device(group, device) if device else group, site)
 
 
 def _type(get: Fields) -> TensorType:
@@ -218,9 +220,9 @@ def _type(get: Fields) -> TensorType:
     return found
 
 
-def _operand(item: Any, where: str) -> tuple[TensorType, bool]:
+def _operand(item: Any, where: str) -> tuple[TensorType, bool, bool]:
     get = Fields(item, where)
-    found = _type(get), get.maybe("constant", as_flag) is True
+    found = _type(get), get.maybe("constant", as_flag) is True, get.maybe("askable", as_flag) is True
     get.end()
     return found
 

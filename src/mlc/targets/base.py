@@ -16,6 +16,7 @@ from mlc.ir.cost import Peaks
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.layout import Layout
 from mlc.ir.loop import Function
+from mlc.ir.site import Site
 from mlc.ir.types import DType, TensorType
 from mlc.lower.knobs import Config, Knobs
 from mlc.lower.schedule import Schedule
@@ -237,9 +238,7 @@ class Accelerator(Protocol):
         """Seconds that a copy between the host's memory and the device's is expected to take."""
         ...
 
-    def layouts(
-        self, group: Node, inputs: Sequence[TensorType], constant: Sequence[bool], knobs: Knobs
-    ) -> LayoutChoice:
+    def layouts(self, group: Node, site: Site, knobs: Knobs) -> LayoutChoice:
         """Layouts for the operands and results of a group inside of a region, given those of its inputs.
 
         What crosses the region's border keeps what ``layout`` says, and values that were agreed on
@@ -247,8 +246,7 @@ class Accelerator(Protocol):
 
         Args:
             group: one that was not refused.
-            inputs: types of its inputs, with layouts; constants are row-major.
-            constant: which inputs are constants.
+            site: where it stands.
             knobs: is asked for what layouts leave open.
         Raises:
             ScheduleError: the configuration is refused.
@@ -436,16 +434,12 @@ class Target(Protocol):
         """Channels of bytes that grouped convolutions want next to each other; 0 where channels lie apart."""
         ...
 
-    def layouts(
-        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
-    ) -> LayoutChoice:
+    def layouts(self, node: Node, site: Site, knobs: Knobs) -> LayoutChoice:
         """Layouts that the group prefers, given those of its inputs.
 
         Args:
             node: the group.
-            inputs: types of its inputs, with layouts.
-            constant: which inputs are constants.
-            row_major: whether every reader of the results takes them in row-major layout only.
+            site: where it stands.
             knobs: is asked for what layouts leave open; what the schedule asks, too, it asks alike.
         Raises:
             ScheduleError: the configuration is refused.

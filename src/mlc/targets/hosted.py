@@ -9,7 +9,8 @@ from mlc.errors import UsageError
 from mlc.ir.cost import Peaks
 from mlc.ir.graph import Node
 from mlc.ir.loop import Function
-from mlc.ir.types import DType, TensorType
+from mlc.ir.site import Site
+from mlc.ir.types import DType
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.ops.algorithms import Algorithm
@@ -66,10 +67,8 @@ class HostedTarget:
     def channel_block(self) -> int:
         return self.host.channel_block()
 
-    def layouts(
-        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
-    ) -> LayoutChoice:
-        return self.host.layouts(node, inputs, constant, row_major, knobs)
+    def layouts(self, node: Node, site: Site, knobs: Knobs) -> LayoutChoice:
+        return self.host.layouts(node, site, knobs)
 
     def schedule(self, node: Node, knobs: Knobs) -> Schedule | None:
         return self.host.schedule(node, knobs)

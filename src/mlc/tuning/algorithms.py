@@ -19,7 +19,7 @@ from mlc.harness.feeds import Fill, make_feeds
 from mlc.ir import te
 from mlc.ir.cost import operations
 from mlc.ir.graph import Builder, Graph, Node, express
-from mlc.ir.types import TensorType
+from mlc.ir.site import Site
 from mlc.ops import get
 from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.passes import optimise
@@ -95,8 +95,8 @@ class Chosen:
     def algorithm(self, node: Node, known: Sequence[Algorithm]) -> Algorithm | None:
         return self._forced.get(workload_key(algorithm_document(node))) or self._tuned.algorithm(node, known)
 
-    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
-        return self._tuned.configure(node, types, constant, row_major)
+    def configure(self, node: Node, site: Site) -> Node:
+        return self._tuned.configure(node, site)
 
     def refuse(self, group: tuple[str, ...], reason: str) -> None:
         self._tuned.refuse(group, reason)
@@ -113,7 +113,7 @@ class _Noted:
         self.choices.setdefault(choice.key, choice)
         return None
 
-    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+    def configure(self, node: Node, site: Site) -> Node:
         return node
 
     def refuse(self, group: tuple[str, ...], reason: str) -> None:

@@ -45,7 +45,7 @@ def layout_space(task: Task, target: Target, levels: int = 1) -> Space | None:
         levels: of tiles.
     """
     # whoever takes row-major results only would have to convert them, and no trial tells how long that takes
-    if task.row_major and all(v.type.layout is None for v in task.node.outputs):
+    if task.site.row_major and all(v.type.layout is None for v in task.node.outputs):
         return None
     config: Config = {LEVELS: levels}
     knobs = Knobs(config)
@@ -247,7 +247,7 @@ def primitives_of(task: Task, target: Target, config: Config) -> dict[str, str]:
     if LEVELS not in config:
         return {}
     config = layouts_in(config)
-    node = configured(with_types(task.node, task.types), config)
+    node = configured(with_types(task.node, task.site.inputs), config)
     try:
         choice = layouts_of(task, node, target, Knobs(config))
     except ScheduleError:  # it cannot be compiled either, and the trial says why

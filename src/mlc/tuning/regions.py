@@ -17,7 +17,7 @@ import numpy as np
 from mlc.errors import MlcError
 from mlc.harness.feeds import Fill, make_feeds
 from mlc.ir.graph import Graph, Node
-from mlc.ir.types import TensorType
+from mlc.ir.site import Site
 from mlc.lower.knobs import Config
 from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.graph import Kernels, compile_graph, compiled_region
@@ -66,10 +66,10 @@ class _Configurations:
     def algorithm(self, node: Node, known: Sequence[Algorithm]) -> Algorithm | None:
         return None  # regions are divided off with the target's own choice
 
-    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+    def configure(self, node: Node, site: Site) -> Node:
         if not is_group(node):
             return node
-        key = workload_key(workload_document(node, types, constant, row_major))
+        key = workload_key(workload_document(node, site))
         self.workloads.add(key)
         return configured(node, self._chosen[key]) if key in self._chosen else node
 

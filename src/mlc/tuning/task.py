@@ -15,6 +15,7 @@ from mlc.ir.cost import operations
 from mlc.ir.expr import loads
 from mlc.ir.graph import RULE_ERRORS, Graph, Node, Value, express
 from mlc.ir.layout import Layout
+from mlc.ir.site import Site
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import TEMPLATE, USUAL, Config, Knobs, Space
 from mlc.lower.schedule import Schedule
@@ -40,9 +41,7 @@ class Task:
         key: tells the workload from all others; the same in every process and version that schedules it alike.
         name: short and readable, for people.
         node: the group as compiled untuned: inputs and outputs with layouts, constants packed.
-        types: of its inputs as the target sees them when it chooses layouts; constants are row-major.
-        constant: which inputs are constants.
-        row_major: whether all that reads its results takes row-major tensors only.
+        site: where the group stands, as the target sees it when it chooses layouts.
         space: its configurations.
         flops: operations of one call.
         weight: how often the model calls it.
@@ -55,9 +54,7 @@ class Task:
     key: str
     name: str
     node: Node
-    types: tuple[TensorType, ...]
-    constant: tuple[bool, ...]
-    row_major: bool
+    site: Site
     space: Space
     flops: int
     weight: int = 1
@@ -68,7 +65,7 @@ class Task:
     @cached_property
     def document(self) -> Document:
         """The workload; :func:`task_of` makes a task of it and the margins."""
-        return workload_document(self.node, self.types, self.constant, self.row_major)
+        return workload_document(self.node, self.site)
 
     @cached_property
     def terms(self) -> int:
@@ -90,8 +87,8 @@ class Task:
     def held(self) -> tuple[bool, ...]:
         """Which inputs candidates do not take as such: constants, on an accelerator those whose values are known."""
         if self.constants is None:
-            return self.constant
-        return tuple(c and v in self.constants for v, c in zip(self.node.inputs, self.constant, strict=True))
+            return tuple(self.site.constant)
+        return tuple(c and v in self.constants for v, c in zip(self.node.inputs, self.site.constant, strict=True))
 
     def stands_alone(self, target: Target) -> bool:
         """Whether its layouts concern what it reads only, so that no other workload depends on them."""
@@ -132,11 +129,10 @@ def tasks_of(
         seen = _Seen(target, template, layouts if whole else None)
         laid = lay_out(part, options, watch, seen)
         for given, node, times in ((g.inputs, n, times) for g, times in graphs(laid) for n in g.nodes):
-            group = seen.groups.get(identity_of(node))
-            if group is None or not is_group(node) or (template is not None and identity_of(node) not in seen.asked):
+            site = seen.sites.get(identity_of(node))
+            if site is None or not is_group(node) or (template is not None and identity_of(node) not in seen.asked):
                 continue
-            types, constant, row_major = group
-            document = workload_document(node, types, constant, row_major)
+            document = workload_document(node, site)
             key = workload_key(document)
             fixed = frozenset(k for k, v in enumerate(node.inputs) if part.region is not None and v in given)
             if key in found:
@@ -149,7 +145,7 @@ def tasks_of(
                 found[key] = replace(task, weight=times, sources=tuple(node.sources[:1]))
                 continue
             knobs = Knobs(config_of(node))
-            part.machine.layouts(node, types, constant, row_major, knobs)
+            part.machine.layouts(node, site, knobs)
             constants = None
             if part.region is None:
                 target.schedule(node, knobs)
@@ -157,7 +153,7 @@ def tasks_of(
                 constants = constants_of(node, laid.constants)
                 target.accelerator.schedule(node, constants, knobs)
             if knobs.asked.keys() - {TEMPLATE}:
-                task = _task(key, node, types, constant, row_major, knobs, constants)
+                task = _task(key, node, site, knobs, constants)
                 found[key] = replace(task, weight=times, fixed=fixed)
     return list(found.values())
 
@@ -195,22 +191,22 @@ class _Seen:
         layouts: know which groups have searched ones.
 
     Attributes:
-        groups: what is known of each, by its identity.
+        sites: where each group stands, by its identity.
         asked: those that were given the template.
     """
 
     def __init__(self, target: Target, template: str | None = None, layouts: Configurations | None = None) -> None:
         self._target, self._template, self._layouts = target, template, layouts
         self.asked: set[tuple[str, ...]] = set()
-        self.groups: dict[tuple[str, ...], tuple[tuple[TensorType, ...], tuple[bool, ...], bool]] = {}
+        self.sites: dict[tuple[str, ...], Site] = {}
 
     def algorithm(self, node: Node, known: Sequence[Algorithm]) -> Algorithm | None:
         return None
 
-    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
-        self.groups[identity_of(node)] = tuple(types), tuple(constant), row_major
+    def configure(self, node: Node, site: Site) -> Node:
+        self.sites[identity_of(node)] = site
         if self._layouts is not None:
-            known = self._layouts.configure(node, types, constant, row_major)
+            known = self._layouts.configure(node, site)
             if LEVELS in config_of(known):
                 return known
         if self._template is None or not is_group(node) or device_of(node):
@@ -218,7 +214,7 @@ class _Seen:
         knobs = Knobs({TEMPLATE: self._template})
         named = configured(node, knobs.config)
         try:
-            self._target.layouts(named, types, constant, row_major, knobs)
+            self._target.layouts(named, site, knobs)
         except ScheduleError:  # it does not fit
             return node
         if TEMPLATE in knobs.asked:
@@ -233,16 +229,14 @@ class _Seen:
 def _task(
     key: str,
     node: Node,
-    types: tuple[TensorType, ...],
-    constant: tuple[bool, ...],
-    row_major: bool,
+    site: Site,
     knobs: Knobs,
     constants: Mapping[Value, np.ndarray] | None = None,
 ) -> Task:
     operands = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
     flops = operations(list(express(node, operands)))
     return Task(
-        key, name_of(node), node, types, constant, row_major, knobs.space(), flops, 1, tuple(node.sources[:1]),
+        key, name_of(node), node, site, knobs.space(), flops, 1, tuple(node.sources[:1]),
         constants,
     )  # fmt: skip
 
@@ -260,22 +254,22 @@ def task_of(document: Any, margins: tuple[Margins, ...], target: Target) -> Task
             depend on constants.
     """
     workload = read_workload(document)
-    types, constant, row_major = workload.types, workload.constant, workload.row_major
+    site = workload.site
     knobs = Knobs()
     constants: Mapping[Value, np.ndarray] | None = {} if device_of(workload.node) else None
     try:
         if constants is not None:
             accelerator = _accelerator_of(workload, target)
             assert target.accelerator is not None
-            choice = target.accelerator.layouts(workload.node, types, constant, knobs)
-            node = surrounded(laid_out(workload.node, types, choice), margins)
+            choice = target.accelerator.layouts(workload.node, site, knobs)
+            node = surrounded(laid_out(workload.node, site.inputs, choice), margins)
             accelerator.schedule(node, constants, knobs)
         else:
-            choice = target.layouts(workload.node, types, constant, row_major, knobs)
-            node = surrounded(laid_out(workload.node, types, choice), margins)
+            choice = target.layouts(workload.node, site, knobs)
+            node = surrounded(laid_out(workload.node, site.inputs, choice), margins)
             target.schedule(node, knobs)
         if knobs.asked:
-            return _task(workload_key(document), node, types, constant, row_major, knobs, constants)
+            return _task(workload_key(document), node, site, knobs, constants)
     except RULE_ERRORS as error:
         raise WorkloadError(f"a workload that cannot be scheduled: {error}") from error
     raise WorkloadError("a workload that has nothing to choose")
@@ -324,9 +318,9 @@ def layouts_of(task: Task, node: Node, target: Target, knobs: Knobs) -> LayoutCh
         ScheduleError: the configuration is refused.
     """
     if task.constants is None:
-        return target.layouts(node, task.types, task.constant, task.row_major, knobs)
+        return target.layouts(node, task.site, knobs)
     assert target.accelerator is not None
-    return target.accelerator.layouts(node, task.types, task.constant, knobs)
+    return target.accelerator.layouts(node, task.site, knobs)
 
 
 def candidate(task: Task, target: Target, config: Config) -> Node:
@@ -340,7 +334,7 @@ def candidate(task: Task, target: Target, config: Config) -> Node:
     """
     if task.constants is not None and LEVELS not in config:
         return configured(task.node, config)
-    node = configured(with_types(task.node, task.types), config)
+    node = configured(with_types(task.node, task.site.inputs), config)
     choice = layouts_of(task, node, target, Knobs(config))
     outputs = task.node.outputs
     if LEVELS in config:
@@ -350,7 +344,7 @@ def candidate(task: Task, target: Target, config: Config) -> Node:
         if [None if layout is None else layout.core for layout in choice.outputs] != before:
             raise ScheduleError("configuration refused: it changes the layout of the result")
     inputs = []
-    for k, (v, constant) in enumerate(zip(task.node.inputs, task.constant, strict=True)):
+    for k, (v, constant) in enumerate(zip(task.node.inputs, task.site.constant, strict=True)):
         if constant or k in choice.packed:
             v = _laid_out(v, choice.packed.get(k))
         elif k in choice.asked:

@@ -11,6 +11,7 @@ import numpy as np
 from mlc.errors import ScheduleError, UnsupportedError
 from mlc.ir.graph import Node, Value
 from mlc.ir.layout import Layout
+from mlc.ir.site import Site
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Config, Knobs
 from mlc.ops import get
@@ -99,13 +100,11 @@ class VdlaAccelerator:
     def bench(self) -> DriverBench:
         return DriverBench(self, exact=True)
 
-    def layouts(
-        self, group: Node, inputs: Sequence[TensorType], constant: Sequence[bool], knobs: Knobs
-    ) -> LayoutChoice:
+    def layouts(self, group: Node, site: Site, knobs: Knobs) -> LayoutChoice:
         outputs = tuple(v.type.layout or self.layout(v.type) for v in group.outputs)
         asked: dict[int, Layout] = {}
         if LEVELS in knobs.config and (k := _read_by_product(group)) is not None:
-            wanted = wanted_layout(inputs[k], self.config.block_in, knobs)
+            wanted = wanted_layout(site.inputs[k], self.config.block_in, knobs)
             asked = {} if wanted is None else {k: wanted}
         return LayoutChoice(outputs, asked=asked)
 

@@ -25,7 +25,7 @@ def test_cases_have_layouts_to_choose_and_are_always_the_same(name: str) -> None
     ((again, _),) = cases(1, [name], TARGET)
     assert case.name == f"{name}-0"
     assert case.shapes == again.shapes
-    assert not task.row_major
+    assert not task.site.row_major
     space = layout_space(task, TARGET)
     assert space is not None
     assert space.size > 8

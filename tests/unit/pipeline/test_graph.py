@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 from mlc.errors import ScheduleError, VerifyError
 from mlc.ir.graph import Builder, Graph, Node, Value
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.site import Site
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
@@ -36,10 +37,8 @@ class Blocks(ToyAccelerator):
     told_apart: bool = False
     made: list[tuple[str, list[tuple[int, ...]]]] = field(default_factory=list)
 
-    def layouts(
-        self, group: Node, inputs: Sequence[TensorType], constant: Sequence[bool], knobs: Knobs
-    ) -> LayoutChoice:
-        weights = {k: _fours(t) for k, (t, known) in enumerate(zip(inputs, constant, strict=True)) if known}
+    def layouts(self, group: Node, site: Site, knobs: Knobs) -> LayoutChoice:
+        weights = {k: _fours(t) for k, (t, known) in enumerate(zip(site.inputs, site.constant, strict=True)) if known}
         return LayoutChoice((_fours(group.outputs[0].type),), weights)
 
     def depends_on(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from mlc.ir.graph import Builder, Graph, Node, Value
 from mlc.ir.layout import Layout
+from mlc.ir.site import Site
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Config, Knobs
 from mlc.ops import get
@@ -20,7 +21,7 @@ from mlc.rewrite.group import config_of, configured, is_alias, is_group
 from mlc.rewrite.layout import assign_layouts
 from mlc.rewrite.workload import workload_document
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import LayoutChoice, get_target
+from mlc.targets.base import LayoutChoice, Target, get_target
 from mlc.tuning.joint import layout_space, loop_space
 from mlc.tuning.task import task_of
 
@@ -35,20 +36,20 @@ OTHERWISE = "split(3, 12).split(2, 2).split(1, 16).reorder(0,3,5,1,4,6,2)"
 class Given:
     """Layouts by the name of the operator, with the first loops of the space that is rebuilt for them."""
 
-    def __init__(self, layouts: Mapping[str, Config]) -> None:
-        self._layouts = layouts
+    def __init__(self, layouts: Mapping[str, Config], target: Target = TARGET) -> None:
+        self._layouts, self._target = layouts, target
 
     def algorithm(self, node: Node, known: Sequence[Algorithm]) -> Algorithm | None:
         return None
 
-    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+    def configure(self, node: Node, site: Site) -> Node:
         wanted = next((self._layouts[s] for s in node.sources if s in self._layouts), None)
         if wanted is None or not is_group(node):
             return node
-        task = task_of(workload_document(node, types, constant, row_major), (), TARGET)
-        space = layout_space(replace(task, row_major=False), TARGET)
+        task = task_of(workload_document(node, site), (), self._target)
+        space = layout_space(replace(task, site=replace(task.site, row_major=False)), self._target)
         assert space is not None
-        loops = loop_space(task, TARGET, {**space.default, **wanted})
+        loops = loop_space(task, self._target, {**space.default, **wanted})
         assert loops is not None
         return configured(node, loops.default)
 
@@ -133,12 +134,10 @@ def test_what_expands_data_is_not_propagated_but_converted_by_who_reads_it() -> 
     first = net.op("exp", net.x, name="first")
     graph = net.builder.finish([net.pool(net.op("relu", first, name="second"), "p"), net.pool(first, "q")])
 
-    def choose(
-        node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
-    ) -> tuple[Node, LayoutChoice]:
+    def choose(node: Node, site: Site) -> tuple[Node, LayoutChoice]:
         if node.outputs[0].name == "first":
             return node, LayoutChoice((unfolded,))
-        return node, TARGET.layouts(node, types, constant, row_major, Knobs())
+        return node, TARGET.layouts(node, site, Knobs())
 
     laid = assign_layouts(graph, choose, get("identity"))
     types = {v.name: v.type for n in laid.nodes for v in n.outputs}
@@ -225,3 +224,78 @@ def test_blocks_are_turned_before_a_reshape_sees_them_in_another_shape() -> None
     (reshape,) = [n for n in graph.nodes if is_alias(n)]
     (turned,) = [n for n in graph.nodes if reshape.inputs[0] in n.outputs]
     assert turned.op is get("identity")
+
+
+def test_layouts_propagate_backwards_to_who_makes_what_is_read() -> None:
+    """ALT §4.2, "or vice versa", and §6: no layout has come to the element-wise operator from in front of it."""
+    net = Net()
+    e = net.op("tanh", net.op("exp", net.x, name="x_exp"), name="e")
+    graph, found = net.placed([net.pool(net.conv(e, "b", pad=0), "p")], b=OTHERS)
+    assert of(found, "e") == Placement("e", "f32[1,16,12,12]", OTHERWISE, (1, 6, 1, 1, 2, 12, 16), "b", "searched")
+    assert not moves(found, "b")
+    assert "copy" not in config_of(next(n for n in graph.nodes if n.outputs[0].name == "b"))
+
+
+def test_all_that_reads_it_later_finds_it_like_that() -> None:
+    net = Net()
+    e = net.op("exp", net.x, name="e")
+    _, found = net.placed(
+        [net.pool(net.conv(e, "b", pad=0), "p"), net.pool(net.conv(e, "cc", pad=0), "q")], b=OTHERS, cc=TILES
+    )
+    assert (of(found, "e").layout, of(found, "e").asked_by) == (OTHERWISE, "b")
+    (move,) = moves(found, "cc")
+    assert (move.tensor, move.how, move.layout) == ("e", "copy", OTHERWISE)
+
+
+def test_they_do_not_where_somebody_has_read_it_before() -> None:
+    net = Net()
+    e = net.op("exp", net.x, name="e")
+    _, found = net.placed([net.pool(e, "p"), net.pool(net.conv(e, "b", pad=0), "q")], b=OTHERS)
+    assert of(found, "e").layout == "plain"
+    assert [m.how for m in moves(found, "b")] == ["copy"]
+
+
+def test_nor_where_it_is_a_result_of_the_model_or_an_input() -> None:
+    net = Net()
+    e = net.op("exp", net.x, name="e")
+    _, found = net.placed(
+        [e, net.pool(net.conv(e, "b", pad=0), "p"), net.pool(net.conv(net.y, "a", pad=0), "q")], b=OTHERS, a=OTHERS
+    )
+    assert of(found, "e").layout == of(found, "y").layout == "plain"
+    assert [(m.tensor, m.how) for m in found.conversions[:2]] == [("e", "copy"), ("y", "copy")]
+
+
+def test_nor_where_tiles_overlap_or_a_border_is_around_it() -> None:
+    """What holds elements twice is no layout for others; a border converts on the way (figure 5b)."""
+    net = Net()
+    _, found = net.placed([net.pool(net.conv(net.op("exp", net.x, name="e"), "c"), "p")], c=OTHERS)
+    assert of(found, "e").layout == "plain"
+    assert [m.how for m in moves(found, "c")] == ["border"]
+
+
+def test_nor_against_a_layout_that_has_come_from_in_front() -> None:
+    net = Net()
+    a = net.conv(net.x, "a")
+    r = net.op("relu", a, name="r")
+    _, found = net.placed([*net.kept(a), net.pool(net.conv(r, "b", pad=0), "q")], a=TILES, b=OTHERS)
+    assert (of(found, "r").layout, of(found, "r").asked_by) == (TILED, "a")
+    assert [m.tensor for m in moves(found, "b")] == ["r"]
+
+
+def test_what_moves_elements_makes_them_in_the_layout_that_is_asked_for() -> None:
+    net = Net()
+    t = net.op("transpose", net.x, name="t", perm=(0, 1, 3, 2))
+    _, found = net.placed([net.pool(net.conv(t, "b", pad=0), "p")], b=OTHERS)
+    assert (of(found, "t").layout, of(found, "t").asked_by) == (OTHERWISE, "b")
+    assert not moves(found, "b")
+
+
+def test_they_do_on_a_device() -> None:
+    target, net = get_target("opencl -device=generic"), Net()
+    y = net.conv(net.op("exp", net.x, name="e"), "b", pad=0)
+    given = Given({"b": OTHERS}, target)
+    fused = optimise(net.builder.finish([net.pool(y, "p")]), target, OPTIONS, Observer(), configurations=given)
+    host, *regions = (lay_out(part, OPTIONS, Observer(), given) for part in parts_of(fused, target))
+    found = placements_of(host, target, regions)
+    assert (of(found, "e").layout, of(found, "e").asked_by) == (OTHERWISE, "b")
+    assert not moves(found, "b")

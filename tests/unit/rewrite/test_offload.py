@@ -15,6 +15,7 @@ from mlc.errors import VerifyError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.interp.graph import run_graph, run_node
 from mlc.ir.layout import Layout
+from mlc.ir.site import Site
 from mlc.ops import get
 from mlc.rewrite.fuse import fuse, group_each
 from mlc.rewrite.group import body_of
@@ -115,7 +116,7 @@ def test_a_device_may_agree_on_other_layouts() -> None:
     values = [*body.inputs, *(v for g in body.nodes for v in g.outputs)]
     assert [v.type.physical_shape for v in values] == [(1, 4, 3, 3, 2)] * 4
     # what is said already stays, whatever the device would choose for tensors of the type
-    kept = assign_layouts(body, lambda node, *_: (node, LayoutChoice((Layout((1, 4, 3, 6)),))), get("identity"))
+    kept = assign_layouts(body, lambda node, _: (node, LayoutChoice((Layout((1, 4, 3, 6)),))), get("identity"))
     assert [g.outputs[0].type for g in kept.nodes] == [g.outputs[0].type for g in body.nodes]
 
 
@@ -216,9 +217,7 @@ def test_opaque_operators_stay() -> None:
 def finished(graph: Graph) -> Graph:
     """Fused, and with layouts: a host that blocks everything by 2 is no danger to what the device wants."""
 
-    def choose(
-        node: Node, types: Sequence[Any], constant: Sequence[bool], row_major: bool
-    ) -> tuple[Node, LayoutChoice]:
+    def choose(node: Node, site: Site) -> tuple[Node, LayoutChoice]:
         return node, LayoutChoice(tuple(None for _ in node.outputs))
 
     return assign_layouts(group_each(fuse(graph)), choose, get("identity"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from mlc.errors import WorkloadError
 from mlc.ir.graph import FusionKind, Graph, Node, Operator
 from mlc.ir.layout import Layout
-from mlc.ir.types import TensorType
+from mlc.ir.site import Site
 from mlc.ops import get
 from mlc.rewrite.fuse import fuse
 from mlc.rewrite.group import body_of, is_group, make_group
@@ -48,10 +47,10 @@ def layouts(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout | None:
     return draw(st.sampled_from([None, layout]))
 
 
-def read_back(node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> None:
-    document = workload_document(node, types, constant, row_major)
+def read_back(node: Node, site: Site) -> None:
+    document = workload_document(node, site)
     found = read_workload(json.loads(json.dumps(document)))
-    assert (found.types, found.constant, found.row_major) == (tuple(types), tuple(constant), row_major)
+    assert found.site == site
     # the document is the same again, or it would have been refused; what it does not show is too
     assert (found.node.op, found.node.attrs["anchor"], found.node.attrs["alias"]) == (
         node.op, node.attrs["anchor"], node.attrs["alias"],
@@ -67,12 +66,13 @@ def test_every_group_reads_back(data: st.DataObject) -> None:
     graph = fuse(random_graph(data))
     for node in graph.nodes:
         if is_group(node):
-            constant = [v in graph.constants for v in node.inputs]
-            types = [
+            constant = tuple(v in graph.constants for v in node.inputs)
+            types = tuple(
                 v.type if c else v.type.with_layout(data.draw(layouts(v.type.shape)))
                 for v, c in zip(node.inputs, constant, strict=True)
-            ]
-            read_back(node, types, constant, data.draw(st.booleans()))
+            )
+            askable = data.draw(st.frozensets(st.sampled_from(range(len(types))))) if types else frozenset()
+            read_back(node, Site(types, constant, data.draw(st.booleans()), askable))
 
 
 def test_attributes_of_every_kind_read_back() -> None:
@@ -82,8 +82,9 @@ def test_attributes_of_every_kind_read_back() -> None:
     graph = n(n.mul(n.gelu(y, approximate="tanh"), n.c([1e-9])), n.add(y, n.c(-0.0)))
     node = make_group(list(graph.nodes), graph.constants, 0, graph.outputs)
     assert len(node.outputs) == 2
-    read_back(node, [v.type for v in node.inputs], [False, True], False)
-    literals = workload_document(node, [v.type for v in node.inputs], [False, True], False)["literals"]
+    site = Site(tuple(v.type for v in node.inputs), (False, True))
+    read_back(node, site)
+    literals = workload_document(node, site)["literals"]
     assert [v["data"] for v in literals] == [np.float32(x).tobytes().hex() for x in (1e-9, -0.0)]
 
 
@@ -93,12 +94,12 @@ def test_equal_literals_of_a_group_are_one() -> None:
     graph = n(n.mul(n.add(x, n.c([2.0])), n.c([2.0])))
     node = make_group(list(graph.nodes), graph.constants, 0)
     assert len(body_of(node).constants) == 1
-    read_back(node, [x.type], [False], True)
+    read_back(node, Site((x.type,), (False,), row_major=True))
 
 
 def document_of(graph: Graph) -> dict[str, Any]:
     node = make_group(list(graph.nodes), graph.constants, 0)
-    return workload_document(node, [v.type for v in node.inputs], [v in graph.constants for v in node.inputs], False)
+    return workload_document(node, Site([v.type for v in node.inputs], [v in graph.constants for v in node.inputs]))
 
 
 def example() -> dict[str, Any]:
@@ -249,6 +250,6 @@ def test_whatever_a_document_holds_it_is_refused_or_read(data: st.DataObject) ->
         found = read_workload(document)
     except WorkloadError:
         return
-    assert prod(found.types[0].shape) >= 0
+    assert prod(found.site.inputs[0].shape) >= 0
     assert found.node.op.express is not None
     assert get(body_of(found.node).nodes[0].op.name).express is not None

@@ -89,7 +89,8 @@ OPERATORS: dict[str, Callable[[], Graph]] = {
 
 def task_of(graph: Graph, target: Target = TARGET) -> Task:
     """The operator as one in a network, whose readers take any layout."""
-    return replace(tasks_of(graph, target, OPTIONS, Observer())[-1], row_major=False)
+    task = tasks_of(graph, target, OPTIONS, Observer())[-1]
+    return replace(task, site=replace(task.site, row_major=False))
 
 
 def kernel_of(task: Task, config: Config, target: Target) -> Function:

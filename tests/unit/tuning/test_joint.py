@@ -135,7 +135,7 @@ def test_what_is_no_complex_operator_has_no_layouts_to_choose() -> None:
 def test_what_would_have_to_be_converted_in_the_end_has_none_either() -> None:
     task = task_of(product(12, 8, 24))
     assert layout_space(task, TARGET) is not None
-    assert layout_space(replace(task, row_major=True), TARGET) is None
+    assert layout_space(replace(task, site=replace(task.site, row_major=True)), TARGET) is None
 
 
 def test_every_configuration_of_tiled_layouts_can_be_described(caplog: pytest.LogCaptureFixture) -> None:
@@ -161,7 +161,7 @@ def test_every_configuration_of_tiled_layouts_can_be_described(caplog: pytest.Lo
 )
 def test_layouts_are_worth_a_look_where_their_loops_are_expected_to_be_as_fast(graph: Graph, worth: bool) -> None:
     alone = tasks_of(graph, TARGET, OPTIONS, Observer())[-1]
-    task = read_task(workload_document(alone.node, alone.types, alone.constant, False), (), TARGET)
+    task = read_task(workload_document(alone.node, replace(alone.site, row_major=False)), (), TARGET)
     space = layout_space(task, TARGET)
     assert space is not None
     layouts = expected_layouts(task, TARGET, space, 6)

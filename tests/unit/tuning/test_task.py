@@ -10,6 +10,7 @@ import pytest
 
 from mlc.errors import DocumentError, WorkloadError
 from mlc.ir.graph import Graph
+from mlc.ir.site import Site
 from mlc.ops import get
 from mlc.records.files import read_records
 from mlc.records.margins import margins_from_json
@@ -117,7 +118,7 @@ def test_what_does_not_fit_is_refused(tasks: list[Task], target: Target) -> None
     n = Net()
     graph = n(n.relu(n.x(4)))
     node = make_group(list(graph.nodes), {}, 0)
-    nothing = workload_document(node, [v.type for v in node.inputs], [False], False)
+    nothing = workload_document(node, Site([v.type for v in node.inputs], [False]))
     with pytest.raises(WorkloadError, match="a workload that has nothing to choose"):
         task_of(nothing, (), target)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mlc.errors import ScheduleError
 from mlc.ir.graph import Graph, Node, Value
+from mlc.ir.site import Site
 from mlc.ir.types import TensorType, i8
 from mlc.lower.knobs import Config, Knobs, divisors
 from mlc.ops.algorithms import Algorithm
@@ -141,7 +142,7 @@ class Given:
     def algorithm(self, node: Node, known: Sequence[Algorithm]) -> Algorithm | None:
         return None
 
-    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+    def configure(self, node: Node, site: Site) -> Node:
         wanted = next((self._configs[s] for s in node.sources if s in self._configs), None)
         return node if wanted is None or not is_group(node) else configured(node, wanted)
 

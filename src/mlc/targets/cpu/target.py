@@ -11,7 +11,8 @@ from mlc.errors import DeviceError
 from mlc.ir.cost import Peaks
 from mlc.ir.graph import Node
 from mlc.ir.loop import Buffer, Function, Stmt
-from mlc.ir.types import DType, TensorType, i7, i16, i32, u8
+from mlc.ir.site import Site
+from mlc.ir.types import DType, i7, i16, i32, u8
 from mlc.lower import lower
 from mlc.lower.knobs import Knobs
 from mlc.lower.private import spare_stack
@@ -151,13 +152,10 @@ class CpuTarget:
     def channel_block(self) -> int:
         return 0 if self.record.dot is None else self.record.lanes
 
-    def layouts(
-        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
-    ) -> LayoutChoice:
+    def layouts(self, node: Node, site: Site, knobs: Knobs) -> LayoutChoice:
         from mlc.targets.cpu.schedules import choose_layouts
-        from mlc.targets.groups.template import Site
 
-        return choose_layouts(node, Site(inputs, constant, row_major), self.record, knobs)
+        return choose_layouts(node, site, self.record, knobs)
 
     def schedule(self, node: Node, knobs: Knobs) -> Schedule | None:
         from mlc.targets.cpu.schedules import schedule_group

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -13,6 +14,7 @@ from mlc.ir.graph import Node, Value, express
 from mlc.ir.layout import Layout
 from mlc.ir.loop import Allocate, Buffer, Function, Store
 from mlc.ir.loop import walk as walk_stmts
+from mlc.ir.site import Site
 from mlc.ir.types import DType, TensorType
 from mlc.lower.knobs import Config, Knobs
 from mlc.lower.schedule import Schedule
@@ -29,7 +31,6 @@ from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.scalars import Scalars
 from mlc.targets.gpu.schedules import choose_layouts, schedule_group
 from mlc.targets.groups.group import with_untuned_loops
-from mlc.targets.groups.template import Site
 
 ALIGNMENT = 512  # bytes: what any device wants of the begin of a buffer within another
 MOST_LAUNCHES = 1 << 14  # that a recurrence may come to, each of which a program holds
@@ -96,10 +97,8 @@ class GpuAccelerator:
     def copy_seconds(self, nbytes: int) -> float:
         return nbytes / (self.record.gbytes * 1e9)
 
-    def layouts(
-        self, group: Node, inputs: Sequence[TensorType], constant: Sequence[bool], knobs: Knobs
-    ) -> LayoutChoice:
-        return choose_layouts(group, Site(inputs, constant, row_major=False), self.record, knobs)
+    def layouts(self, group: Node, site: Site, knobs: Knobs) -> LayoutChoice:
+        return choose_layouts(group, replace(site, row_major=False), self.record, knobs)
 
     def depends_on(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:
         return ""

@@ -8,11 +8,11 @@ from mlc.ir import te
 from mlc.ir.expr import loads
 from mlc.ir.index import as_index
 from mlc.ir.layout import Layout, Pad, Reorder, Split, blocked
+from mlc.ir.site import Site
 from mlc.ir.types import TensorType
 from mlc.lower.relayout import padded_load
 from mlc.targets.base import LayoutChoice, Margins
 from mlc.targets.groups.group import Group
-from mlc.targets.groups.template import Site
 
 MIN_BLOCKED = 8  # channels from which blocks of them pay
 PIECE = 4  # channels of bytes that are moved at once

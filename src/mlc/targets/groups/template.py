@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from mlc.errors import ScheduleError
 from mlc.ir import te
-from mlc.ir.types import TensorType
+from mlc.ir.site import Site
 from mlc.lower.knobs import TEMPLATE, USUAL
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
@@ -17,28 +17,15 @@ from mlc.targets.groups.group import Group
 Machine = TypeVar("Machine")
 
 
-@dataclass(frozen=True)
-class Site:
-    """Where a group stands in its graph, as far as its layouts depend on that.
+def input_at(g: Group, t: te.Tensor) -> int | None:
+    """Which input of a group a tensor is, if it is one."""
+    return g.inputs.index(t) if t in g.inputs else None
 
-    Args:
-        inputs: types of its inputs, with layouts.
-        constant: which inputs are constants, and so can be packed.
-        row_major: whether every reader of the results takes them in row-major layout only.
-    """
 
-    inputs: Sequence[TensorType]
-    constant: Sequence[bool]
-    row_major: bool
-
-    def input_at(self, g: Group, t: te.Tensor) -> int | None:
-        """Which input of the group a tensor is, if it is one."""
-        return g.inputs.index(t) if t in g.inputs else None
-
-    def constant_at(self, g: Group, t: te.Tensor) -> int | None:
-        """Which input of the group a tensor is, if it is a constant."""
-        k = self.input_at(g, t)
-        return k if k is not None and self.constant[k] else None
+def constant_at(g: Group, site: Site, t: te.Tensor) -> int | None:
+    """Which input of a group a tensor is, if it is a constant."""
+    k = input_at(g, t)
+    return k if k is not None and site.constant[k] else None
 
 
 @dataclass(frozen=True)

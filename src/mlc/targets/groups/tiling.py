@@ -21,7 +21,8 @@ from math import prod
 from mlc.ir import te
 from mlc.ir.expr import loads
 from mlc.ir.index import Var, as_index
-from mlc.ir.layout import Layout, Reorder, Split
+from mlc.ir.layout import Layout, Reorder, Split, Unpad
+from mlc.ir.site import Site
 from mlc.ir.types import f32
 from mlc.lower.knobs import Config, Knobs, divisors
 from mlc.lower.stage import Stage
@@ -39,7 +40,7 @@ from mlc.targets.groups.group import (
 )
 from mlc.targets.groups.layouts import margins_of
 from mlc.targets.groups.roles import Contraction, Convolution, PhasedConvolution, Window
-from mlc.targets.groups.template import Site
+from mlc.targets.groups.template import constant_at
 
 MOST_LEVELS = 2
 AXES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
@@ -150,15 +151,25 @@ def blocks_of_filters(g: Group, block: int) -> Tiling:
 
 
 def layouts_of(g: Group, site: Site) -> LayoutChoice:
-    """What a group with a tiling wants: its result tiled, weights packed, its input converted by itself."""
+    """What a group with a tiling wants: its result tiled, weights packed, and its input tiled, too.
+
+    That is asked of whoever makes it, where it may be, and holds no element twice; otherwise the group converts it.
+    """
     tiling = tiling_of(g)
-    k = site.constant_at(g, operands_of(g)[1])
+    k = constant_at(g, site, operands_of(g)[1])
     packed = {k: tiling.weights} if k is not None and tiling.weights is not None else {}
     margins = margins_of(g, site.constant) if tiling.data is None else {}
     data = operands_of(g)[0]
     read = data if data.op is None else data.op.inputs[0]  # a border is put around it on the way
     inside = {g.inputs.index(read): tiling.data} if tiling.data is not None and read in g.inputs else {}
+    if data is read and not inside.keys() - site.askable and all(_is_whole(layout) for layout in inside.values()):
+        return LayoutChoice((tiling.output,), packed, margins, asked=inside)
     return LayoutChoice((tiling.output,), packed, margins, inside)
+
+
+def _is_whole(layout: Layout) -> bool:
+    """Whether a layout has all elements in one place each, and so may be that of what others read, too (ALT §4.2)."""
+    return not layout.expands and not any(type(p) is Unpad for p in layout.primitives)
 
 
 def arranged(

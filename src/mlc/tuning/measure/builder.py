@@ -59,7 +59,7 @@ def region_of(task: Task, node: Node, accelerator: Accelerator) -> CompiledRegio
     Raises:
         ScheduleError: the configuration is refused.
     """
-    choice = accelerator.layouts(node, task.types, task.constant, Knobs(config_of(node)))
+    choice = accelerator.layouts(node, task.site, Knobs(config_of(node)))
     constants, inputs = {}, []
     for k, (v, own) in enumerate(zip(node.inputs, task.node.inputs, strict=True)):
         array = (task.constants or {}).get(own)

@@ -64,7 +64,7 @@ def _lay_out(task: Task, sets: int, memory: mmap.mmap | None) -> tuple[list[Case
 
     fixed = {
         k: array(v.type.shape, v.type.dtype.numpy)
-        for k, (v, constant) in enumerate(zip(task.node.inputs, task.constant, strict=True))
+        for k, (v, constant) in enumerate(zip(task.node.inputs, task.site.constant, strict=True))
         if constant
     }
     cases = []
@@ -83,7 +83,7 @@ def draw_inputs(task: Task, cases: Sequence[Case], seeds: Sequence[int]) -> None
     specs = [TensorSpec(f"{k}", dtype_of(t.dtype.numpy).name, t.shape) for k, t in enumerate(types)]
     spans = {f"{k}": Span(t.dtype.min_value, t.dtype.max_value) for k, t in enumerate(types) if t.dtype.magnitude}
     for number, (case, seed) in enumerate(zip(cases, seeds, strict=True)):
-        wanted = [s for k, s in enumerate(specs) if k not in known and (number == 0 or not task.constant[k])]
+        wanted = [s for k, s in enumerate(specs) if k not in known and (number == 0 or not task.site.constant[k])]
         within = {s.name: spans[s.name] for s in wanted if s.name in spans}
         for name, array in make_feeds(wanted, Fill.RANDOM, seed, spans=within).items():
             case.inputs[int(name)][...] = array

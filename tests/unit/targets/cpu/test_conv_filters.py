@@ -11,6 +11,7 @@ from mlc.ir.graph import Builder, Graph
 from mlc.ir.interp import run_function
 from mlc.ir.interp.graph import run_graph
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.site import Site
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
@@ -18,7 +19,6 @@ from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
 from mlc.targets.cpu.schedules.conv_filters import block_of, passes_over, worthy_block
 from mlc.targets.groups.group import Group
-from mlc.targets.groups.template import Site
 from mlc.targets.x86.record import record_for
 from mlc.tuning.task import tasks_of
 from mlc.tuning.whole import build_module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -33,7 +34,7 @@ def task(channels: int, filters: int, size: tuple[int, ...], taps: int, groups: 
     attrs = {"strides": ones, "pads": pads, "dilations": ones, "groups": groups}
     (y,) = g.add(get("conv"), [x, g.constant(w, "w")], attrs)
     last = tasks_of(g.finish([y]), TARGET, OPTIONS, Observer())[-1]
-    return task_of(workload_document(last.node, last.types, last.constant, False), (), TARGET)
+    return task_of(workload_document(last.node, replace(last.site, row_major=False)), (), TARGET)
 
 
 def expected(found: Task) -> list[dict[str, object]]:

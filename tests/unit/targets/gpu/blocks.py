@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from mlc.errors import ScheduleError
 from mlc.ir.graph import Builder, Graph, Node, Value
 from mlc.ir.interp import run_function, run_graph
 from mlc.ir.loop import Function
+from mlc.ir.site import Site
 from mlc.ir.types import DType, TensorType, f32
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
@@ -20,7 +22,6 @@ from mlc.targets.base import LayoutChoice
 from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules import choose_layouts, schedule_group
-from mlc.targets.groups.template import Site
 from mlc.targets.opencl.devices import DEVICES
 from tests.unit.targets.gpu.configurations import template_of
 from tests.unit.targets.gpu.groups import assert_close, put, window, x
@@ -133,14 +134,12 @@ def laid_out(
     ``told`` is told of each group how many configurations it has.
     """
 
-    def choose(
-        node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
-    ) -> tuple[Node, LayoutChoice]:
-        site = Site(types, constant, row_major=False)
+    def choose(node: Node, site: Site) -> tuple[Node, LayoutChoice]:
+        site = replace(site, row_major=False)
 
         def made(node: Node, knobs: Knobs) -> LayoutChoice:
             choice = choose_layouts(node, site, target, knobs)
-            schedule_group(_typed(node, types, choice), target, knobs)
+            schedule_group(_typed(node, site.inputs, choice), target, knobs)
             return choice
 
         knobs = Knobs()

@@ -122,14 +122,14 @@ def test_a_driver_is_a_bench(target: Target, monkeypatch: pytest.MonkeyPatch) ->
     task = tasks(cast(Target, ToyTarget(accelerator)))[0]
     program = Builder(cast(Target, ToyTarget(accelerator)), OPTIONS).build(task, {"steps": 4})
     stand = DriverBench(accelerator, exact=True).open(1)
-    loaded = Candidate(stand, program, task.node, task.constant)
+    loaded = Candidate(stand, program, task.node, task.site.constant)
     memory = mmap.mmap(-1, case_bytes(task, 2))
     cases = cases_in(memory, task, 2)
     draw_inputs(task, cases, [1, 2])
     assert all(
         (cases[1].inputs[k] == (task.constants or {})[v]).all()
         for k, v in enumerate(task.node.inputs)
-        if task.constant[k]
+        if task.site.constant[k]
     )
     packed = Packed(cases)
     for number, case in enumerate(cases):
@@ -173,7 +173,7 @@ def test_constants_are_those_that_the_group_reads(target: Target) -> None:
     for task in tasks(target):
         values: dict[Value, np.ndarray] = dict(task.constants or {})
         assert set(values) <= set(task.node.inputs)
-        assert [v in values for v in task.node.inputs] == list(task.constant)
+        assert [v in values for v in task.node.inputs] == list(task.site.constant)
 
 
 def test_a_configuration_that_is_refused_is_left_out(target: Target) -> None:

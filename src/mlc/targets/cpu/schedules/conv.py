@@ -13,6 +13,7 @@ from mlc.ir import te
 from mlc.ir.expr import Load
 from mlc.ir.index import Var, as_index, substitute
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.site import Site
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import assumed, pinned
@@ -53,7 +54,7 @@ from mlc.targets.groups.group import (
 from mlc.targets.groups.layouts import MIN_BLOCKED, in_blocks, in_layout
 from mlc.targets.groups.pixels import copy_of_pixels, skips_pixels
 from mlc.targets.groups.roles import Convolution
-from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.template import Template, input_at, row_major
 from mlc.targets.groups.terms import over_channels, over_runs
 from mlc.targets.groups.tiling import blocks_of_filters
 
@@ -507,7 +508,7 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     """
     role = g.role
     assert isinstance(role, Convolution)
-    k = site.input_at(g, role.weights)
+    k = input_at(g, role.weights)
     if k is None or not (site.constant[k] or _worth_packing(g, site, target)):
         return row_major(g, site, target)
     terms = terms_of(g, target)
@@ -515,7 +516,7 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     if between_plain and role.groups == 1 and not _worth_blocks(g, target):
         return in_layout(g, site, None, target.lanes, {k: plain_weight_layout(g, target)})
     if may_be_blocked(g, target):
-        at = site.input_at(g, role.data)
+        at = input_at(g, role.data)
         in_rows = at is not None and _takes_rows(g, site.inputs[at].layout, target)
         plan = plan_conv(g, target, apart=in_rows and _ask_apart(g, target))
         packed = {k: _packed(role.weights.shape, plan, target, dot_of_conv(g, target))}
@@ -563,7 +564,7 @@ def _worth_packing(g: Group, site: Site, target: Cpu) -> bool:
     assert isinstance(role, Convolution)
     if not may_be_blocked(g, target):
         return False
-    k, y = site.input_at(g, role.data), anchor.outputs[0]
+    k, y = input_at(g, role.data), anchor.outputs[0]
     converted = [role.weights, *([role.data] if k is not None and site.inputs[k].layout is None else [])]
     converted += [y] if site.row_major else []
     moved = sum(t.size * t.dtype.itemsize for t in converted)

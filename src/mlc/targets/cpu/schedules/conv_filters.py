@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.site import Site
 from mlc.lower.knobs import divisors
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
@@ -26,7 +27,7 @@ from mlc.targets.groups.borders import share_inside
 from mlc.targets.groups.group import Group, size_of
 from mlc.targets.groups.layouts import in_layout
 from mlc.targets.groups.roles import Convolution
-from mlc.targets.groups.template import Site
+from mlc.targets.groups.template import input_at
 from mlc.targets.groups.tiling import blocks_of_filters, may_be_tiled
 
 # part of the cycles of rows that blocks of filters may take at most: those that make whole vectors, and others, which
@@ -53,7 +54,7 @@ def worthy_block(g: Group, site: Site, target: Cpu) -> int:
     if role.groups == 1 or not may_be_tiled(g) or size_of(anchor.shape) == 0:
         return 0
     read = role.data if role.data.op is None else role.data.op.inputs[0]
-    at = site.input_at(g, read)
+    at = input_at(g, read)
     lies = None if at is None else site.inputs[at].layout
     moved = 2 * 4 * size_of(anchor.shape) / MOVED if site.row_major else 0.0
     # whoever makes blocks of channels surrounds them by zeros if asked

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.site import Site
 from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.prefetch import LINE
 from mlc.lower.schedule import Schedule
@@ -36,7 +37,7 @@ from mlc.targets.groups.group import (
 )
 from mlc.targets.groups.layouts import MIN_BLOCKED, in_blocks
 from mlc.targets.groups.roles import PhasedConvolution
-from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.template import Template, constant_at, row_major
 
 ENOUGH_PARTS = 8  # parallel iterations that several threads can share evenly
 MOST_ROWS = 4  # of a phase that a tile of vectors along rows holds
@@ -546,7 +547,7 @@ def _fits(g: Group, target: Cpu) -> bool:
 
 def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     role = _role(g)
-    k = site.constant_at(g, role.weights)
+    k = constant_at(g, site, role.weights)
     if k is None or role.groups > 1 or g.outputs[0].shape[1] < MIN_BLOCKED:
         return row_major(g, site, target)
     return in_blocks(g, site, target.lanes, {k: transposed_weight_layout(g, target)})

@@ -10,6 +10,7 @@ from mlc.ir import te
 from mlc.ir.expr import loads, substitute_vars
 from mlc.ir.index import as_index
 from mlc.ir.layout import Layout
+from mlc.ir.site import Site
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import plain, several
@@ -23,7 +24,7 @@ from mlc.targets.cpu.schedules.tile import ask_tile, cut_depth, finish_tile, mul
 from mlc.targets.groups.gates import gates_of
 from mlc.targets.groups.group import Group, accumulate_in_registers, replace_anchor, size_of, with_copy
 from mlc.targets.groups.roles import Contraction
-from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.template import Template, constant_at, row_major
 from mlc.targets.groups.terms import over_depth
 
 GRAINS = (1, 2, 3, 4, 6, 7, 8, 12, 14, 16, 21)  # tiles of units that a thread takes in a row
@@ -199,7 +200,7 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     role, plain = g.role, row_major(g, site, target)
     assert isinstance(role, Contraction)
     assert g.anchor is not None
-    k = site.constant_at(g, role.right)
+    k = constant_at(g, site, role.right)
     if k is None:
         return plain
     dot = _dot_of_gates(g, target)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from mlc.ir.expr import Load, Within, loads, walk
 from mlc.ir.index import ZERO, Var, as_index, substitute, weighted
 from mlc.ir.loop import dense_strides
+from mlc.ir.site import Site
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.groups.group import Group, inline_rest, inner_layouts, size_of
 from mlc.targets.groups.layouts import in_layout, inherited_layout
-from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.template import Template, row_major
 
 PARALLEL_FROM = 1 << 14  # elements below which waking a second thread costs more than it gives
 ENOUGH = 8  # iterations of a parallel loop that a few threads can share evenly enough

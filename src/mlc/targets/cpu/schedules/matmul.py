@@ -10,6 +10,7 @@ from mlc.ir import te
 from mlc.ir.expr import Expr, Load, loads, replace_loads
 from mlc.ir.index import Var, as_index
 from mlc.ir.layout import Layout
+from mlc.ir.site import Site
 from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.prefetch import LINE
 from mlc.lower.schedule import Schedule
@@ -33,7 +34,7 @@ from mlc.targets.groups.group import (
 )
 from mlc.targets.groups.layouts import in_layout
 from mlc.targets.groups.roles import Contraction
-from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.template import Template, input_at, row_major
 from mlc.targets.groups.terms import over_depth
 
 PARALLEL_FROM = 1 << 15  # multiplications below which a second thread costs more than it gives
@@ -513,7 +514,7 @@ def _left_by_terms(g: Group) -> bool:
 def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     """Row-major, with the right operand in panels where it is constant, or worth being packed while the model runs."""
     role = _role(g)
-    k = site.input_at(g, role.right)
+    k = input_at(g, role.right)
     if k is None or role.left is role.right or not len(role.right.shape) == len(g.outputs[0].shape) == 2:
         return row_major(g, site, target)
     dot = _dot_of_product(g, target)

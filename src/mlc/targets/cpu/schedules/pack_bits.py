@@ -19,6 +19,7 @@ from mlc.ir.expr import Expr, binary, cast, loads, same, select, within
 from mlc.ir.index import Linear, Var, as_index
 from mlc.ir.intrinsic import Kind, Operand
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.site import Site
 from mlc.ir.types import DType, i8, u8
 from mlc.lower.schedule import Schedule
 from mlc.ops.bits import PAIR, WORD, bits_of_word
@@ -27,7 +28,7 @@ from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import PARALLEL_FROM
 from mlc.targets.cpu.schedules.reduction import REDUCTION
 from mlc.targets.groups.group import Group, inline_rest, is_single, size_of
-from mlc.targets.groups.template import Site, Template
+from mlc.targets.groups.template import Template
 from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic, VectorSink
 
 PARALLEL_BYTES_FROM = 1 << 19  # bytes below which waking a second thread costs more than it gives

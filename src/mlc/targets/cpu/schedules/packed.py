@@ -14,6 +14,7 @@ from mlc.ir import te
 from mlc.ir.expr import Load, index_vars, loads
 from mlc.ir.index import Linear, Var
 from mlc.ir.layout import Layout
+from mlc.ir.site import Site
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
@@ -21,7 +22,7 @@ from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.master import MIN_WORK, Tiled, heaviest, shares_loops
 from mlc.targets.groups.group import Group, apart_from_output, size_of
 from mlc.targets.groups.roles import factors_of, is_border
-from mlc.targets.groups.template import Site, Template
+from mlc.targets.groups.template import Template
 
 SHORT = 9  # terms of a sum that are unrolled untuned: a window of 3 x 3
 MOST_ROWS = 7  # of a tile of two whole vectors each

@@ -6,6 +6,7 @@ from collections import Counter
 
 from mlc.ir import te
 from mlc.ir.index import Var
+from mlc.ir.site import Site
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.targets.base import LayoutChoice
@@ -16,7 +17,7 @@ from mlc.targets.groups.group import Group, best_divisor, inline_rest, size_of
 from mlc.targets.groups.layouts import MIN_BLOCKED, in_blocks, keeps_channels
 from mlc.targets.groups.roles import is_exponential
 from mlc.targets.groups.rows import along_memory, rows_in_memory
-from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.template import Template, row_major
 
 CHAINS = 8  # sums that one vector of columns has under way: additions take about four cycles, two begin in each
 ROW_BYTES = 256 << 10  # of intermediate results that a thread may keep for a row

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 
 from mlc.ir import te
 from mlc.ir.graph import FusionKind, Node
+from mlc.ir.site import Site
 from mlc.ir.types import f16
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
@@ -27,7 +28,7 @@ from mlc.targets.cpu.schedules.tiled import TILED
 from mlc.targets.cpu.schedules.window import WINDOW
 from mlc.targets.cpu.schedules.winograd import WINOGRAD
 from mlc.targets.groups.group import Group, group_of, params_of
-from mlc.targets.groups.template import Site, Template, template_for
+from mlc.targets.groups.template import Template, template_for
 
 # the first that fits is taken, so what is special comes first
 TEMPLATES: tuple[Template[Cpu], ...] = (

@@ -11,8 +11,10 @@ loop space is another one for each layout, and its knobs are asked anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mlc.ir.index import Var
+from mlc.ir.site import Site
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
@@ -24,7 +26,7 @@ from mlc.targets.cpu.schedules.injective import spread, spread_rows
 from mlc.targets.cpu.schedules.tile import finish_tile
 from mlc.targets.cpu.schedules.tiled_tile import MOST_PANELS, best_choice, shape_of
 from mlc.targets.groups.group import Group, accumulate_in_registers, best_divisor, size_of
-from mlc.targets.groups.template import Site, Template
+from mlc.targets.groups.template import Template
 from mlc.targets.groups.tiling import (
     Tiling,
     arranged,
@@ -222,7 +224,8 @@ def _fits(g: Group, target: Cpu) -> bool:
 
 def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     found = layouts_of(g, site)
-    g.knobs.expected = best_choice(shape_of(g, tiling_of(g), target), target).cycles
+    made = replace(g, layouts={**g.layouts, **{g.inputs[k]: layout for k, layout in found.asked.items()}})
+    g.knobs.expected = best_choice(shape_of(made, tiling_of(g), target), target).cycles
     return found
 
 

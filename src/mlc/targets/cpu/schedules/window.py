@@ -6,6 +6,7 @@ from mlc.ir import te
 from mlc.ir.expr import Load
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.site import Site
 from mlc.ir.types import i8, i32, u8
 from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.schedule import Schedule
@@ -32,7 +33,7 @@ from mlc.targets.groups.group import (
 )
 from mlc.targets.groups.layouts import MIN_BLOCKED, in_blocks, keeps_channels
 from mlc.targets.groups.roles import Window, keeps_rows, role_of
-from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.template import Template, input_at, row_major
 from mlc.targets.groups.terms import over_taps
 
 UNROLL_TAPS = 9  # windows up to 3×3 are unrolled whole, their weights stay in registers
@@ -560,7 +561,7 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     if role.weights is None:
         behind_blocks = any(t.layout is not None and t.rank == len(out.shape) for t in site.inputs)
         return in_blocks(g, site, target.lanes) if behind_blocks else plain
-    k = site.input_at(g, role.weights)  # a weight or some for each channel are packed in no time
+    k = input_at(g, role.weights)  # a weight or some for each channel are packed in no time
     # channels read in another order are whole rows of a row-major tensor, but gathered from blocks
     behind_blocks = any(t.layout is not None for t in site.inputs) and keeps_channels(g, site.inputs)
     if not behind_blocks or k is None or role.data.shape[1] != out.shape[1]:

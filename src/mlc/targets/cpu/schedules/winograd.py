@@ -14,6 +14,7 @@ from math import gcd, prod
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.site import Site
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
@@ -32,7 +33,7 @@ from mlc.targets.cpu.schedules.reduction import REDUCTION
 from mlc.targets.cpu.schedules.tile import ask_tile, multiply_lanes
 from mlc.targets.groups.group import Group, best_divisor, border_of, inline_rest, inner_layouts, is_single
 from mlc.targets.groups.layouts import in_blocks
-from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.template import Template, constant_at, row_major
 from mlc.targets.groups.winograd import only, stages_of, weights_of
 
 MAX_BLOCK_BYTES = 960 << 10  # of what a thread keeps on its stack
@@ -507,7 +508,7 @@ def _fits(g: Group, target: Cpu) -> bool:
 
 
 def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
-    k = site.constant_at(g, weights_of(g))
+    k = constant_at(g, site, weights_of(g))
     if k is None:
         return row_major(g, site, target)
     return in_blocks(g, site, target.lanes, {k: winograd_weights(g, target)})

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mlc.ir import te
 from mlc.ir.graph import Node
+from mlc.ir.site import Site
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
@@ -13,7 +14,7 @@ from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.blocks import BLOCKED, FOLLOWING, TENSOR
 from mlc.targets.gpu.schedules.tiled import TILED
 from mlc.targets.groups.group import group_of, params_of
-from mlc.targets.groups.template import Site, Template, template_for
+from mlc.targets.groups.template import Template, template_for
 from mlc.targets.groups.tiling import is_tiled
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout
+from mlc.ir.site import Site
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
@@ -30,7 +31,7 @@ from mlc.targets.gpu.schedules.blocks.common import hold
 from mlc.targets.gpu.schedules.fetch import ask_asynchronous, ask_versions, fetch_ahead
 from mlc.targets.gpu.schedules.spread import spread
 from mlc.targets.groups.group import Group, best_divisor, inline_rest
-from mlc.targets.groups.template import Site, Template
+from mlc.targets.groups.template import Template
 from mlc.targets.groups.tiling import (
     Tiling,
     arranged,
@@ -324,7 +325,7 @@ def _fits(g: Group, target: Gpu) -> bool:
 
 def _layouts(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     found = layouts_of(g, site)
-    return LayoutChoice(found.outputs, found.packed, {}, found.inside)  # a border is a condition here
+    return replace(found, margins={})  # a border is a condition here
 
 
 TILED: Template[Gpu] = Template("tiled layouts", _fits, _layouts, schedule_tiled)

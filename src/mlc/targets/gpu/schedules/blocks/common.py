@@ -8,6 +8,7 @@ from math import prod
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.site import Site
 from mlc.ir.types import f16, f32
 from mlc.lower.knobs import Knobs
 from mlc.lower.stage import Stage
@@ -15,7 +16,6 @@ from mlc.targets.base import LayoutChoice
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.groups.group import Group
 from mlc.targets.groups.layouts import channel_constants
-from mlc.targets.groups.template import Site
 
 BLOCKS = (4, 8)
 THREADS = (1, 2, 4, 8, 16, 32, 64)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.site import Site
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
 from mlc.targets.gpu.record import Gpu
@@ -28,7 +29,7 @@ from mlc.targets.gpu.vector_cost import FILTERS, PIXELS, Conv, Tile, best_tile, 
 from mlc.targets.groups.group import Group, ends_in_anchor, inline_rest, inner_layouts, is_single
 from mlc.targets.groups.pixels import copy_of_pixels, skips_pixels
 from mlc.targets.groups.roles import Convolution
-from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.template import Template, constant_at, row_major
 
 LEAST = 4  # output channels of a group from which blocks pay
 
@@ -157,7 +158,7 @@ def _fits(g: Group, target: Gpu) -> bool:
 def _layouts(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     """Blocks of channels, where these are enough and the weights can be packed."""
     role = _role(g)
-    k = site.constant_at(g, role.weights)
+    k = constant_at(g, site, role.weights)
     channels, filters = role.weights.shape[1], role.weights.shape[0] // role.groups
     block = block_for(g.outputs[0], target, of=filters if role.groups > 1 else 0)
     if k is None or block is None or filters < LEAST or channels < 1:

@@ -3,6 +3,7 @@ all that has no schedule over blocks, which sees what lies in them as arrays of 
 
 from __future__ import annotations
 
+from mlc.ir.site import Site
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
 from mlc.targets.gpu.record import Gpu
@@ -11,7 +12,7 @@ from mlc.targets.gpu.schedules.plain import schedule_plain
 from mlc.targets.gpu.schedules.spread import schedule_injective
 from mlc.targets.groups.group import Group, inner_layouts
 from mlc.targets.groups.layouts import followed_layout, in_layout, inherited_layout
-from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.template import Template, row_major
 
 
 def _schedule(g: Group, target: Gpu) -> Schedule:

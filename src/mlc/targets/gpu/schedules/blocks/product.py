@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from mlc.ir.layout import Layout
+from mlc.ir.site import Site
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
 from mlc.targets.gpu.record import Gpu
@@ -17,7 +18,7 @@ from mlc.targets.gpu.schedules.plain import schedule_plain
 from mlc.targets.gpu.vector_cost import FILTERS, PIXELS, Conv, best_tile, refusal
 from mlc.targets.groups.group import Group, ends_in_anchor, inline_rest, is_single
 from mlc.targets.groups.roles import Contraction
-from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.template import Template, constant_at, row_major
 
 
 def _panels(shape: tuple[int, ...], block: int, *, transposed: bool) -> Layout:
@@ -132,7 +133,7 @@ def _fits(g: Group, target: Gpu) -> bool:
 def _layouts(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     """Panels of columns of a constant right operand."""
     role = _role(g)
-    k = site.constant_at(g, role.right)
+    k = constant_at(g, site, role.right)
     block = block_for(role.right, target)
     if k is None or block is None or len(role.right.shape) != 2 or g.outputs[0].shape[-1] < BLOCKS[0]:
         return row_major(g, site, target)

@@ -16,6 +16,7 @@ from mlc.ir import te
 from mlc.ir.expr import TRUE, Expr, Load, Select, cast, const, replace_loads, select, substitute_vars, within
 from mlc.ir.index import IndexLike, Linear, Var, as_index
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.site import Site
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
 from mlc.targets.gpu.cost import Product
@@ -30,7 +31,7 @@ from mlc.targets.gpu.schedules.tensor import is_large, schedule_tensor
 from mlc.targets.gpu.tensor_cores import COLUMNS, MMAS, Mma
 from mlc.targets.groups.group import Group, ends_in_anchor, inline_rest, is_single, replace_anchor
 from mlc.targets.groups.roles import Contraction, Convolution, PhasedConvolution, factors_of
-from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.template import Template, constant_at, row_major
 
 LEAST = 3  # channels from which a block of eight is worth its zeros
 PACKING = 128  # threads of a block that packs
@@ -235,7 +236,7 @@ def _fits_convolution(g: Group, target: Gpu) -> bool:
 
 def _layouts_of_convolution(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     role = _role(g)
-    k = site.constant_at(g, role.weights)
+    k = constant_at(g, site, role.weights)
     if k is None:
         return row_major(g, site, target)
     source = source_of(role.data)
@@ -264,7 +265,7 @@ def _layouts_of_product(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     """A constant right operand ``[k, n]`` turned, so that terms are side by side."""
     role = g.role
     assert isinstance(role, Contraction)
-    k = site.constant_at(g, role.right)
+    k = constant_at(g, site, role.right)
     if k is None or role.transposed or len(role.right.shape) != 2:
         return row_major(g, site, target)
     return LayoutChoice((None,), {k: Layout(role.right.shape).reorder(1, 0)})

@@ -9,6 +9,7 @@ from math import prod
 
 from mlc.ir import te
 from mlc.ir.layout import blocked
+from mlc.ir.site import Site
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
 from mlc.targets.gpu.record import Gpu
@@ -25,7 +26,7 @@ from mlc.targets.gpu.schedules.plain import schedule_plain
 from mlc.targets.gpu.vector_cost import PIXELS, Conv, Tile, best_tile, refusal
 from mlc.targets.groups.group import Group, inline_rest, inner_layouts, is_single
 from mlc.targets.groups.roles import Window, role_of
-from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.template import Template, constant_at, row_major
 
 LEAST = 4  # channels from which blocks pay
 UNROLLED = 16  # taps of a row that are written out
@@ -133,7 +134,7 @@ def _layouts(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     lies = block_of(site.inputs[g.inputs.index(source)].layout) if source in g.inputs else None
     if role.weights is None:
         return row_major(g, site, target) if lies is None else in_blocks_of(g, site, lies, {})
-    k = site.constant_at(g, role.weights)
+    k = constant_at(g, site, role.weights)
     block = lies or (block_for(g.outputs[0], target) if target.vectors else None)
     if k is None or block is None or g.outputs[0].shape[1] < LEAST:
         return row_major(g, site, target)
