@@ -70,7 +70,7 @@ def test_a_layout_that_is_forced_forwards_is_read_as_it_lies() -> None:
     layouts = {**space.default, "layout.h": (7, 1)}
     made = alt_fig11.result_of(a, TARGET, dict(under(a, TARGET, layouts).space.default))
     b = alt_fig11.task_of(alt_fig11.second(7, 512), TARGET, made)
-    assert b.types[0].layout == made.layout
+    assert b.site.inputs[0].layout == made.layout
     assert made.layout is not None
 
 

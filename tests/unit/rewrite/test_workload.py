@@ -112,7 +112,7 @@ def example() -> dict[str, Any]:
 
 
 def test_the_example_is_sound() -> None:
-    assert read_workload(example()).types[0].physical_shape == (1, 2, 6, 6, 4)
+    assert read_workload(example()).site.inputs[0].physical_shape == (1, 2, 6, 6, 4)
     assert workload_text(example()).splitlines() == [
         "(f32[1,8,6,6]@split(1,4).reorder(0,1,3,4,2), const f32[8,8,3,3]) -> any",
         "%2 = f32[1] 00004040",

@@ -216,9 +216,9 @@ def test_operators_of_a_network_get_layouts_in_order(tuned: tuple[Graph, Path, i
     tasks = tasks_of(graph, TARGET, OPTIONS, Observer(), layouts=chosen)
     assert len(tasks) == 3
     first, second, third = tasks
-    assert second.types[0].layout is not None
-    assert len(second.types[0].layout.physical_shape) == 7  # the result of the first, N H/h W/w O/o h w o
-    assert third.types[0].layout is not None
+    assert second.site.inputs[0].layout is not None
+    assert len(second.site.inputs[0].layout.physical_shape) == 7  # the result of the first, N H/h W/w O/o h w o
+    assert third.site.inputs[0].layout is not None
     assert first.key != second.key
     best = best_of(read_records([path]).records, Fingerprint.of(TARGET), 1)
     for t in tasks:
