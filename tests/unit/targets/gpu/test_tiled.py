@@ -154,7 +154,7 @@ def test_a_result_that_leaves_the_device_keeps_its_layout() -> None:
     """Its readers take rows only, whatever a record of a like group says whose result is read by others."""
     graph = convolution(8, 16, (6, 6), 3, pad=1)
     last = tasks_of(graph, TARGET, OPTIONS, Observer())[-1]
-    assert last.row_major
+    assert last.site.row_major
     assert not last.document["row_major"]
     assert layout_space(last, TARGET) is None
     task = task_of(graph, TARGET)
