@@ -212,7 +212,9 @@ def test_a_network_with_searched_layouts_is_exact(
     assert tuning.whole is not None
     assert tuning.whole.tuned <= tuning.whole.untuned
     found = [r for r in read_records([path]).records if ORDER in r.config and r.result.seconds is not None]
-    assert {r.layouts["operand 0"] for r in found} > {"split(1, 16).reorder(0,3,1,4,2)"}
+    tried = {r.layouts["operand 0"] for r in found}
+    assert "split(1, 16).reorder(0,3,1,4,2)" in tried
+    assert len(tried) > 1 or explorer == "alt"  # an episode is eight trials, a layer's joint stage has less
     best: dict[str, Record] = {}
     for r in sorted(found, key=lambda r: r.result.seconds or 0.0, reverse=True):
         best[r.workload] = r
