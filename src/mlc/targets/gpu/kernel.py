@@ -18,10 +18,10 @@ from mlc.ops.shape import JOIN
 from mlc.targets.gpu.emit import shared_bytes
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.routine import over_grid
+from mlc.targets.gpu.stream_cost import threads_for
 from mlc.targets.groups.group import knobs_of
 
 Watch = Callable[[str, str], None]
-THREADS = 128  # of a block that copies
 
 
 def kernel(node: Node, name: str, target: Gpu, watch: Watch | None = None) -> Function:
@@ -44,9 +44,9 @@ def kernel(node: Node, name: str, target: Gpu, watch: Watch | None = None) -> Fu
             for what, values in (("p", node.inputs), ("out", node.outputs))
         )
         routine = node.op.routine
-        body = _join(ins, outs[0], node.attrs["axis"]) if routine is None else routine(ins, outs, node.attrs)
+        body = _join(ins, outs[0], node.attrs["axis"], target) if routine is None else routine(ins, outs, node.attrs)
         fn = Function(name, ins + outs, len(outs), body)
-        fn = fn if routine is None else over_grid(fn)
+        fn = fn if routine is None else over_grid(fn, target)
     else:
         from mlc.targets.gpu.schedules import schedule_group
 
@@ -78,19 +78,19 @@ def _check_shared(fn: Function, target: Gpu) -> None:
             )
 
 
-def _join(parts: tuple[Buffer, ...], out: Buffer, axis: int) -> Stmt:
+def _join(parts: tuple[Buffer, ...], out: Buffer, axis: int, target: Gpu) -> Stmt:
     """Copies of tensors next to each other, a launch each."""
     copies: list[Stmt] = []
     begin = 0
     for b in parts:
         if b.size:
-            copies.append(_copy(b, out, axis, begin))
+            copies.append(_copy(b, out, axis, begin, target))
         begin += b.shape[axis]
     return seq(copies)
 
 
-def _copy(b: Buffer, out: Buffer, axis: int, begin: int) -> Stmt:
-    threads = min(THREADS, b.size)
+def _copy(b: Buffer, out: Buffer, axis: int, begin: int, target: Gpu) -> Stmt:
+    threads = threads_for(b.size, 2 * b.nbytes, 1, target)
     block, thread = Var("bx", 0, -(-b.size // threads) - 1), Var("tx", 0, threads - 1)
     flat = as_index(block) * threads + thread
     at: list[Linear] = []

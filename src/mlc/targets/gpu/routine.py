@@ -9,6 +9,7 @@ along rows; what is left is one thread's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from mlc.ir.expr import within
 from mlc.ir.index import Linear, Var, as_index
@@ -16,22 +17,31 @@ from mlc.ir.loop import Allocate, For, ForKind, Function, If, Seq, Stmt, rebuild
 from mlc.lower.prove import tells_apart
 from mlc.lower.rewrite import substitute_stmt
 from mlc.lower.threads import PRIVATE, launches
+from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.stream_cost import threads_for
 
-THREADS = 128  # of a block
 MOST_LOOPS = 6  # of a nest that are looked at
 
 
-def over_grid(fn: Function) -> Function:
+def over_grid(fn: Function, target: Gpu) -> Function:
     """A routine's kernel with threads, as far as they are safe.
 
     Args:
         fn: without a grid.
+        target: the device.
     """
+    nbytes, elements = sum(b.nbytes for b in fn.params), sum(b.size for b in fn.params)
+
+    def threads_of(axes: Sequence[Var]) -> int:
+        count = prod(v.hi + 1 for v in axes)
+        return threads_for(count, nbytes, max(1, elements // count), target)
+
     for nest in launches(fn.body):
         bound: list[Var] = []
         best = nest
         for loop in _loops(nest)[:MOST_LOOPS]:
-            found = _bound(nest, [*bound, loop.var])
+            axes = [*bound, loop.var]
+            found = _bound(nest, axes, threads_of(axes))
             if tells_apart(_with(fn, nest, found), found):
                 bound.append(loop.var)
                 best = found
@@ -50,12 +60,9 @@ def _loops(nest: Stmt) -> list[For]:
         nest = nest.body
 
 
-def _bound(nest: Stmt, axes: Sequence[Var]) -> Stmt:
-    """The nest with some of its loops as one loop over threads."""
-    count = 1
-    for v in axes:
-        count *= v.hi + 1
-    threads = min(THREADS, count)
+def _bound(nest: Stmt, axes: Sequence[Var], threads: int) -> Stmt:
+    """The nest with some of its loops as one loop over threads, so many in a block."""
+    count = prod(v.hi + 1 for v in axes)
     block, thread = Var("bx", 0, -(-count // threads) - 1), Var("tx", 0, threads - 1)
     flat = as_index(block) * threads + thread
     rest, at = flat, dict[Var, Linear]()

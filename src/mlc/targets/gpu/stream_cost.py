@@ -31,6 +31,7 @@ from mlc.targets.gpu.record import Gpu
 
 Choice = TypeVar("Choice")
 
+BLOCKS = (32, 64, 128, 256, 512, 1024)  # threads of a block that are compared
 AT_ONCE = 4  # loads of a loop that compilers have under way at a time
 INDEXING = 16  # instructions of a thread before its first load: which element is its, and whether there is one
 ACCESS = 2  # instructions of a load or a store, its address included
@@ -97,6 +98,22 @@ def fastest(some: Iterable[tuple[Choice, Launch]], target: Gpu) -> Choice:
     ]
     least = min(time for time, *_ in found) * ALIKE
     return min((one for one in found if one[0] <= least), key=lambda one: (one[1], one[0], one[2]))[-1]
+
+
+def threads_for(count: int, nbytes: int, steps: int, target: Gpu) -> int:
+    """Threads of a block, where each of so many reads something for some steps, does little with it, and writes it.
+
+    Args:
+        count: of threads in all; a block has no more.
+        nbytes: that all of them move.
+        steps: of each.
+        target: the device.
+    """
+    instructions = INDEXING + (ACCESS + 1) * steps + ACCESS
+    some = (
+        (b, Launch(ceil(count / b), b, nbytes, waits(steps), instructions)) for b in BLOCKS if b <= target.max_threads
+    )
+    return max(1, min(count, fastest(some, target)))
 
 
 def instructions_of(e: Expr) -> int:

@@ -17,13 +17,13 @@ from mlc.lower.schedule import Schedule
 from mlc.targets.gpu.cost import Product
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.spread import ask_spread
-from mlc.targets.groups.group import Group, replace_anchor
+from mlc.targets.gpu.stream_cost import threads_for
+from mlc.targets.groups.group import Group, replace_anchor, size_of
 
 PARTS = (1, 2, 4, 8, 16, 32, 64)
 LEAST = 16  # terms of a part
 WORTH_PARTS = 0.9  # of the time of the whole sum that parts may take at most
 FULL = 64 * 64  # elements of a block whose threads, two warps, make 8 by 8 each
-BLOCK = 128  # threads of a block that adds up parts
 UNROLLED = 16  # parts that are added up without a loop
 
 
@@ -109,7 +109,9 @@ def add_up(s: Schedule, total: te.Tensor, knobs: Knobs, target: Gpu, *, phased: 
     (out,) = s.outputs
     sums = s[s.cache_write(total, "local") if total is out else total]
     stage = s[out]
-    block = ask_spread(stage, target, knobs, "out")[1] if phased else min(BLOCK, target.max_threads)
+    count, parts = size_of(stage.op.shape), sums.op.reduce_axes[0].hi + 1
+    usual = threads_for(count, (parts + 1) * count * out.dtype.itemsize, parts, target)
+    block = ask_spread(stage, target, knobs, "out")[1] if phased else usual
     bx, tx = stage.split(stage.fuse(*stage.op.axes), block)
     stage.bind(bx, "blockIdx.x")
     stage.bind(tx, "threadIdx.x")

@@ -19,8 +19,8 @@ from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.fold_cost import Fold
 from mlc.targets.gpu.schedules.folding import FEW, Crew, fold, inside
 from mlc.targets.gpu.schedules.rows import TALL
-from mlc.targets.gpu.schedules.spread import BLOCKS, spread
-from mlc.targets.gpu.stream_cost import fastest, seconds
+from mlc.targets.gpu.schedules.spread import spread
+from mlc.targets.gpu.stream_cost import BLOCKS, fastest, seconds
 from mlc.targets.groups.group import Group, inline_rest, size_of
 from mlc.targets.groups.roles import is_exponential
 from mlc.targets.groups.rows import along_memory, rows_in_memory

@@ -21,8 +21,8 @@ from mlc.targets.gpu.cost import CACHED
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.fold_cost import coming_together, of_crew
 from mlc.targets.gpu.schedules.folding import FEW, Crew, fold, inside, share
-from mlc.targets.gpu.schedules.spread import BLOCKS, reads_of
-from mlc.targets.gpu.stream_cost import ACCESS, INDEXING, Launch, by_sectors, fastest, meeting, waits
+from mlc.targets.gpu.schedules.spread import reads_of
+from mlc.targets.gpu.stream_cost import ACCESS, BLOCKS, INDEXING, Launch, by_sectors, fastest, meeting, waits
 from mlc.targets.groups.group import Group, inline_rest, size_of
 from mlc.targets.groups.roles import is_exponential
 from mlc.targets.groups.rows import rows_in_memory

@@ -13,11 +13,9 @@ from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.targets.gpu.record import Gpu
-from mlc.targets.gpu.stream_cost import ACCESS, INDEXING, Launch, fastest, instructions_of
+from mlc.targets.gpu.stream_cost import ACCESS, BLOCKS, INDEXING, Launch, fastest, instructions_of
 from mlc.targets.groups.group import Group, inline_rest, size_of
 from mlc.targets.groups.template import Template, row_major
-
-BLOCKS = (32, 64, 128, 256, 512, 1024)
 
 
 def spread(stage: Stage, target: Gpu, knobs: Knobs, name: str) -> None:

@@ -11,8 +11,10 @@ Source: Lavin and Gray, arXiv:1509.09308, section 5.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isqrt, prod
+from dataclasses import dataclass
+from math import ceil, isqrt, prod
 
+from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout
 from mlc.ir.types import TensorType
@@ -25,7 +27,8 @@ from mlc.targets.gpu.cost import Product
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.parts import best_parts
 from mlc.targets.gpu.schedules.product import launch_product, product_seconds
-from mlc.targets.gpu.schedules.spread import BLOCKS, vector_of
+from mlc.targets.gpu.schedules.spread import vector_of
+from mlc.targets.gpu.stream_cost import ACCESS, BLOCKS, INDEXING, Launch, fastest
 from mlc.targets.groups.group import Group, border_of, inline_rest, is_single
 from mlc.targets.groups.template import Template, row_major
 from mlc.targets.groups.winograd import only, stages_of
@@ -97,15 +100,43 @@ def schedule_winograd(g: Group, target: Gpu) -> Schedule:
     patch = data if border_of(data) is not None else s.cache_read(data, "local", [columns])
     sums = s.cache_read(products, "local", [rows])
     inline_rest(s, [*launch.kept, points, columns, patch, sums, rows])
-    _inputs(s[points], s[columns], s[patch], _ask_block(g.knobs, "inputs", target))
-    _outputs(s[s.outputs[0]], s[rows], s[sums], m, _ask_block(g.knobs, "outputs", target), target)
+    out = s.outputs[0]
+    tiles = points.size // prod(points.shape[:2])
+    made = out.size // prod(out.shape[-2:]) * ceil(out.shape[-2] / m) * ceil(out.shape[-1] / m)
+    block = _ask_block(g.knobs, "inputs", Transform(tiles, points.shape[0], [data, points]), target)
+    _inputs(s[points], s[columns], s[patch], block)
+    block = _ask_block(g.knobs, "outputs", Transform(made, points.shape[0], [products, out]), target)
+    _outputs(s[out], s[rows], s[sums], m, block, target)
     return s
 
 
-def _ask_block(knobs: Knobs, name: str, target: Gpu) -> int:
+@dataclass(frozen=True)
+class Transform:
+    """A launch whose threads transform a tile each.
+
+    Args:
+        count: of tiles.
+        points: of a tile, along either side.
+        tensors: that are read and written.
+    """
+
+    count: int
+    points: int
+    tensors: Sequence[te.Tensor]
+
+    def launch(self, block: int) -> Launch:
+        """Blocks of so many threads; a tile is loaded at once, and held as it was and half transformed."""
+        each = self.points**2
+        nbytes = sum(t.size * t.dtype.itemsize for t in self.tensors)
+        instructions = INDEXING + each * (2 * ACCESS + self.points)  # both ways; half of the matrices' entries are 0
+        return Launch(ceil(self.count / block), block, nbytes, 1, instructions, 2 * each)
+
+
+def _ask_block(knobs: Knobs, name: str, work: Transform, target: Gpu) -> int:
     """Threads of a block of a transform; few, since each needs many registers."""
     sizes = [b for b in BLOCKS if b <= min(256, target.max_threads)]
-    return knobs.discrete(f"{name}.block", sizes, default=min(128, sizes[-1]))
+    usual = fastest(((b, work.launch(b)) for b in sizes), target)
+    return knobs.discrete(f"{name}.block", sizes, default=usual)
 
 
 def _spread(stage: Stage, over: Sequence[Var], inner: Sequence[Var], block: int) -> Var:
