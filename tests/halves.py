@@ -8,12 +8,23 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 def halved(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with every float32 tensor in float16: inputs, constants, results and what ``Cast`` makes."""
+    """The model with every float32 tensor in float16: inputs, constants, results and what ``Cast`` makes.
+
+    What ``Resize`` is told of sizes stays float32, as the standard has it.
+    """
     found = onnx.ModelProto()
     found.CopyFrom(model)
     graph = found.graph
+    stored = {t.name: t for t in graph.initializer}
+    apart: dict[str, onnx.TensorProto] = {}
+    for node in graph.node:
+        for k, name in enumerate(node.input[1:3] if node.op_type == "Resize" else (), 1):
+            if name in stored:
+                node.input[k] = f"{name}_in_full"
+                apart[node.input[k]] = numpy_helper.from_array(numpy_helper.to_array(stored[name]), node.input[k])
     for t in graph.initializer:
         t.CopyFrom(_halved(t))
+    graph.initializer.extend(apart.values())
     del graph.value_info[:]
     for port in (*graph.input, *graph.output):
         if port.type.tensor_type.elem_type == TensorProto.FLOAT:

@@ -24,7 +24,7 @@ from tests.e2e.test_zoo import NETWORKS, OPERATORS
 from tests.e2e.test_zoo import reference as zoo_reference
 from tests.halves import as_halves, halved
 
-TARGET = "opencl -device=pocl"
+TARGET, MALI = "opencl -device=pocl", "opencl -device=mali -driver=pocl"
 QUICK = ("resnet8", "lstm_lm")
 HALF = 1e-2  # of the output's largest magnitude; networks lose a few bits of the 11
 
@@ -37,6 +37,10 @@ def test_networks_of_the_zoo_agree_with_onnxruntime(quick_pocl: OpenClDevice, na
 
 def test_operators_of_the_zoo_agree_with_onnxruntime(quick_pocl: OpenClDevice, tmp_path: Path) -> None:
     """All in one model, which is one program: PoCL takes most of a second for each, however small."""
+    check(all_operators(), tmp_path)
+
+
+def all_operators() -> onnx.ModelProto:
     parts = [add_prefix(build(name, small=True), f"{name}/") for name in OPERATORS]
     graphs = [part.graph for part in parts]
     graph = helper.make_graph(
@@ -44,7 +48,18 @@ def test_operators_of_the_zoo_agree_with_onnxruntime(quick_pocl: OpenClDevice, t
         [v for g in graphs for v in g.input], [v for g in graphs for v in g.output],
         [t for g in graphs for t in g.initializer],
     )  # fmt: skip
-    check(helper.make_model(graph, opset_imports=parts[0].opset_import, ir_version=parts[0].ir_version), tmp_path)
+    return helper.make_model(graph, opset_imports=parts[0].opset_import, ir_version=parts[0].ir_version)
+
+
+@pytest.mark.sweep(4)
+@pytest.mark.parametrize("fp16", [False, True], ids=["f32", "f16"])
+@pytest.mark.parametrize("name", ["operators", *NETWORKS])
+def test_schedules_for_mali_agree_with_onnxruntime(
+    quick_pocl: OpenClDevice, name: str, fp16: bool, tmp_path: Path
+) -> None:
+    """Networks of the zoo, and its operators in one model, by what a Mali would run."""
+    model = all_operators() if name == "operators" else build(name, small=True)
+    check(model, tmp_path, MALI, fp16=fp16)
 
 
 @pytest.mark.slow
@@ -60,14 +75,14 @@ def test_small_network_agrees_with_kernels_optimised(pocl: OpenClDevice, name: s
     check(build(name, small=True), tmp_path)
 
 
-def check(model: onnx.ModelProto, tmp_path: Path) -> None:
+def check(model: onnx.ModelProto, tmp_path: Path, target: str = TARGET, *, fp16: bool = False) -> None:
     """The device runs all of a model, and gives what onnxruntime gives."""
     inputs = sample_inputs(model, 1)
     onnx.save(model, tmp_path / "model.onnx")
-    package = mlc.compile(mlc.load(tmp_path / "model.onnx"), TARGET, verify_passes=True)
+    package = mlc.compile(mlc.load(tmp_path / "model.onnx"), target, verify_passes=True, fp16=fp16)
     assert {d.region for d in package.offloads} == {"region0"}
     with package.load(1) as module:
-        assert_same(module.run(inputs), zoo_reference(model, inputs), tolerance=1e-4)
+        assert_same(module.run(inputs), zoo_reference(model, inputs), tolerance=HALF if fp16 else 1e-4)
 
 
 @pytest.mark.parametrize("name", [n if n == "resnet8" else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS])

@@ -23,7 +23,8 @@ from tests.e2e.random_models.rounding import PERTURBED_RUNS, ROUNDING, is_exact,
 OPSET = 21
 IR_VERSION = 10
 MAX_ELEMENTS = 40_000
-MAX_MAGNITUDE = 1e4
+MAX_MAGNITUDE, MAX_OF_HALVES = 1e4, 50.0
+LEAST_HALF = 6e-8  # no half precision number but 0 is smaller
 MAX_INPUTS = 6
 # one, primes, and what lies around multiples of a vector's lanes
 EXTENTS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33)
@@ -130,9 +131,16 @@ def _info(t: Tensor) -> onnx.ValueInfoProto:
 
 @dataclass(eq=False)
 class Builder:
-    """A model under construction. Operators are functions that take one and add nodes to it."""
+    """A model under construction. Operators are functions that take one and add nodes to it.
+
+    Args:
+        choices: where all chances come from.
+        halves: whether the model shall mean the same in half precision: its numbers are such, and small, and rounding
+            moves floats as far as theirs.
+    """
 
     choices: Choices
+    halves: bool = False
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
@@ -211,6 +219,8 @@ class Builder:
             constant = inputs >= MAX_INPUTS or self.flag(3)
         if value.size > MAX_ELEMENTS:
             raise UnfitError("too large")
+        if self.halves and value.dtype == np.float32:
+            value = value.astype(np.float16).astype(np.float32)
         letter, origin = ("c", "constant") if constant else ("x", "input")
         t = Tensor(f"{letter}{len(self.tensors)}", value, origin=origin, folded=bool(constant))
         self.tensors[t.name] = t
@@ -238,10 +248,10 @@ class Builder:
         present = list({t.name: t for t in operands if t is not None}.values())
         run = _runner(node, present)
         values = run([t.value for t in present])
-        coarse = any(t.coarse for t in present) or any(v.dtype == np.float16 for v in values)
+        coarse = self.halves or any(t.coarse for t in present) or any(v.dtype == np.float16 for v in values)
         folded = all(t.folded for t in present)
         errors = [0.0 for _ in values]
-        for _, moved in zip(range(PERTURBED_RUNS), _perturbed(present), strict=False):
+        for _, moved in zip(range(PERTURBED_RUNS), self._perturbed(present), strict=False):
             for k, (v, near) in enumerate(zip(values, run(moved), strict=True)):
                 errors[k] = max(errors[k], _distance(v, near))
         made = []
@@ -250,16 +260,29 @@ class Builder:
                 raise UnfitError("empty or too large")
             if value.dtype.kind == "f":
                 top = largest(value)
-                if not np.isfinite(value).all() or top > MAX_MAGNITUDE:
+                if not np.isfinite(value).all() or top > (MAX_OF_HALVES if self.halves else MAX_MAGNITUDE):
                     raise UnfitError("not finite, or too large a number")
                 if not is_exact(op, present):
-                    error += ROUNDING[value.dtype.name] * top
+                    error += (
+                        max(ROUNDING["float16"] * top, LEAST_HALF) if self.halves else ROUNDING[value.dtype.name] * top
+                    )
                 if error > limit_of(coarse) * top:
                     raise UnfitError("too sensitive")
             made.append(Tensor(name, value, error, coarse, folded=folded))
         self.nodes.append(node)
         self.tensors.update({t.name: t for t in made})
         return made
+
+    def _perturbed(self, operands: Sequence[Tensor]) -> Iterator[list[np.ndarray]]:
+        """Operands moved by what rounding may have done to them; none where all are exact."""
+        rng = np.random.default_rng(1)
+        if self.halves and any(t.error for t in operands):  # by which numbers may have become equal
+            yield [t.value.astype(np.float16).astype(t.dtype) if t.dtype.kind == "f" else t.value for t in operands]
+        while any(t.error for t in operands):
+            yield [
+                np.asarray(t.value + rng.uniform(-t.error, t.error, t.shape).astype(t.dtype)) if t.error else t.value
+                for t in operands
+            ]
 
     def apply(self, operator: Callable[[Builder], None]) -> bool:
         """Let an operator add itself; what it had added when it gave up is taken back."""
@@ -288,16 +311,6 @@ class Builder:
             if t.origin != "constant" or t.name in read or t.name in outputs or self.flag(16)
         }
         return RandomModel(tuple(self.nodes), kept, tuple(outputs))
-
-
-def _perturbed(operands: Sequence[Tensor]) -> Iterator[list[np.ndarray]]:
-    """Operands moved by what rounding may have done to them; none where all are exact."""
-    rng = np.random.default_rng(1)
-    while any(t.error for t in operands):
-        yield [
-            np.asarray(t.value + rng.uniform(-t.error, t.error, t.shape).astype(t.dtype)) if t.error else t.value
-            for t in operands
-        ]
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> float:

@@ -40,7 +40,7 @@ FAMILIES = (elementwise.FAMILY, windows.FAMILY, products.FAMILY, moves.FAMILY, {
 OPERATORS: dict[str, Callable[[Builder], None]] = {name: f for family in FAMILIES for name, f in family.items()}
 
 
-class _Seeded:
+class Seeded:
     """Chances from a seeded generator."""
 
     def __init__(self, *seed: int) -> None:
@@ -50,22 +50,23 @@ class _Seeded:
         return int(self._rng.integers(lo, hi + 1))
 
 
-def assemble(steps: Sequence[Step], seed: int) -> RandomModel:
+def assemble(steps: Sequence[Step], seed: int, *, halves: bool = False) -> RandomModel:
     """The model of some steps.
 
     Args:
         steps: operators with their seeds; one that finds no operands adds nothing, others add a node or a few.
         seed: decides the first inputs, and which tensors are outputs.
+        halves: whether it shall mean the same in half precision.
     """
-    b = Builder(_Seeded(seed, 0))
+    b = Builder(Seeded(seed, 0), halves)
     for _ in range(b.whole(1, 3)):
         b.fresh(b.shape(b.one_of((4, 3, 2, 1, 5, 0))), constant=False)
     for name, step_seed in steps:
-        b.choices = _Seeded(step_seed)
+        b.choices = Seeded(step_seed)
         b.apply(OPERATORS[name])
     if not b.nodes:
         b.add("Identity", [b.pick()])
-    b.choices = _Seeded(seed, 1)
+    b.choices = Seeded(seed, 1)
     return b.finish()
 
 
@@ -76,10 +77,10 @@ def random_models(least: int = 10, most: int = 30) -> st.SearchStrategy[RandomMo
     return st.builds(assemble, steps, st.integers(0, MAX_SEED))
 
 
-def seeded_model(seed: int, least: int = 10, most: int = 30) -> RandomModel:
-    """The random model of a seed."""
+def seeded_model(seed: int, least: int = 10, most: int = 30, *, halves: bool = False) -> RandomModel:
+    """The random model of a seed; with ``halves`` one that means the same in half precision."""
     rng = np.random.default_rng(seed)
     count = rng.integers(least, most + 1)
     families = [list(FAMILIES[k]) for k in rng.integers(0, len(FAMILIES), count)]
     steps = [(family[rng.integers(0, len(family))], int(rng.integers(0, MAX_SEED + 1))) for family in families]
-    return assemble(steps, seed)
+    return assemble(steps, seed, halves=halves)
