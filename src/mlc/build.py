@@ -22,6 +22,7 @@ from mlc.ops import get
 from mlc.ops.random import seed_of
 from mlc.pipeline.check import check_region
 from mlc.pipeline.configurations import Configurations
+from mlc.pipeline.garbage import rare_collections
 from mlc.pipeline.graph import Compiled, Refused, compile_graph, compiled_region, require_few_kernels
 from mlc.pipeline.layouts import Part, lay_out, parts_of
 from mlc.pipeline.machine import operations_of, traffic_of
@@ -85,6 +86,7 @@ class Built:
     functions: Mapping[str, int] = field(default_factory=dict)
 
 
+@rare_collections()
 def build_package(
     graph: Graph,
     target: Target,
