@@ -172,8 +172,11 @@ def slot_key(offset: Linear, lane: Lanes) -> tuple[Elements, int] | None:
     terms = offset.terms
     if not terms:
         return (offset.const,), 0
-    axes = lane if isinstance(lane, tuple) else () if lane is None else (lane,)
-    if any(t not in axes for t in terms) or (isinstance(lane, Var) and terms[lane] != 1):
+    if isinstance(lane, Var):
+        alone = len(terms) == 1 and terms.get(lane) == 1
+        return (tuple(range(offset.const, offset.const + lane.hi + 1)), lane.hi + 1) if alone else None
+    axes = lane or ()
+    if any(t not in axes for t in terms):
         return None
     steps = [[k * terms.get(a, 0) for k in range(a.hi + 1)] for a in axes]
     elements = tuple(offset.const + sum(at) for at in product(*steps))
