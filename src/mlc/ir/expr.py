@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mlc.errors import VerifyError
-from mlc.ir.index import Dynamic, IndexLike, Linear, Quotient, Var, as_index, dynamics, is_fixed, substitute
+from mlc.ir.index import Dynamic, IndexLike, Linear, Quotient, Var, as_index, dynamics, is_fixed, substitute_each
 from mlc.ir.order import post_order
 from mlc.ir.text import Printable
 from mlc.ir.types import DType, boolean, f32, i32, i64
@@ -494,14 +494,14 @@ def _inside(part: Any) -> Sequence[Any]:
 def rewrite(
     e: Expr,
     leaf: Callable[[Expr], Expr] | None,
-    on_index: Callable[[Linear], Linear] | None = None,
+    on_indices: Callable[[tuple[Linear, ...]], tuple[Linear, ...]] | None = None,
 ) -> Expr:
     """Rebuild bottom-up with a memo; the same object comes back where nothing changed.
 
     Args:
         e: the expression.
         leaf: applied to every rebuilt node (operands already rewritten), if given.
-        on_index: applied to each index of a node before ``leaf``.
+        on_indices: applied to the indices of a node before ``leaf``; gives them back where nothing changed.
     """
     memo: dict[int, Expr] = {}
     stack: list[Expr] = [e]
@@ -520,8 +520,10 @@ def rewrite(
             if a is not node.a or b is not node.b:
                 new = binary(node.op, a, b)
         elif type(node) is Load:
-            if on_index is not None:
-                new = map_indices(node, on_index)
+            if on_indices is not None:
+                indices = on_indices(node.indices)
+                if indices is not node.indices:
+                    new = Load(node.source, indices)
         elif kids := children(node):
             missing = [c for c in kids if id(c) not in memo]
             if missing:
@@ -530,34 +532,18 @@ def rewrite(
             args = [memo[id(c)] for c in kids]
             if any(a is not c for a, c in zip(args, kids, strict=True)):
                 new = with_children(node, args)
-        elif on_index is not None:
-            new = map_indices(node, on_index)
+        elif on_indices is not None and (type(node) is Within or type(node) is IndexValue):
+            (index,) = on_indices((node.index,))
+            if index is not node.index:
+                new = _moved(node, index)
         memo[key] = new if leaf is None else leaf(new)
         stack.pop()
     return memo[id(e)]
 
 
-def map_each(indices: tuple[Linear, ...], fn: Callable[[Linear], Linear]) -> tuple[Linear, ...]:
-    """``fn`` of every index; the same object where nothing changed."""
-    new = [fn(ix) for ix in indices]
-    for a, b in zip(new, indices, strict=True):
-        if a is not b:
-            return tuple(new)
-    return indices
-
-
-def map_indices(e: Expr, fn: Callable[[Linear], Linear]) -> Expr:
-    """Apply ``fn`` to the indices written in this node; guards decide themselves anew."""
-    if type(e) is Load:
-        new = map_each(e.indices, fn)
-        return e if new is e.indices else Load(e.source, new)
-    if isinstance(e, Within):
-        ix = fn(e.index)
-        return e if ix is e.index else within(ix, e.lo, e.hi, tested=e.tested)
-    if isinstance(e, IndexValue):
-        ix = fn(e.index)
-        return e if ix is e.index else IndexValue(ix, e.dtype)
-    return e
+def _moved(e: Within | IndexValue, index: Linear) -> Expr:
+    """The same of another index; guards decide themselves anew."""
+    return within(index, e.lo, e.hi, tested=e.tested) if type(e) is Within else IndexValue(index, e.dtype)
 
 
 def substitute_vars(e: Expr, env: Mapping[Var, IndexLike]) -> Expr:
@@ -565,16 +551,17 @@ def substitute_vars(e: Expr, env: Mapping[Var, IndexLike]) -> Expr:
     if not env:
         return e
     done: dict[int, Linear | None] = {}
-    return rewrite(e, None, lambda ix: substitute(ix, env, None, done))
+    return rewrite(e, None, lambda indices: substitute_each(indices, env, None, done))
 
 
 def replace_loads(e: Expr, fn: Callable[[Load], Expr]) -> Expr:
     """Replace each load by ``fn(load)``, inside run-time indices too."""
 
-    def on_index(ix: Linear) -> Linear:
-        return ix if is_fixed(ix) else substitute(ix, {}, lambda d: replace_loads(d, fn))
+    def on_indices(indices: tuple[Linear, ...]) -> tuple[Linear, ...]:
+        fixed = all([is_fixed(ix) for ix in indices])
+        return indices if fixed else substitute_each(indices, {}, lambda d: replace_loads(d, fn))
 
-    return rewrite(e, lambda n: fn(n) if type(n) is Load else n, on_index)
+    return rewrite(e, lambda n: fn(n) if type(n) is Load else n, on_indices)
 
 
 def same(a: Expr, b: Expr) -> bool:

@@ -424,6 +424,26 @@ def substitute(
     return result
 
 
+def substitute_each(
+    indices: tuple[Linear, ...],
+    env: Mapping[Var, IndexLike],
+    dyn: Callable[[Any], Scalar] | None = None,
+    done: dict[int, Linear | None] | None = None,
+) -> tuple[Linear, ...]:
+    """Replace variables in every index, see :func:`substitute`; returns the same object when none occurs."""
+    changed: list[Linear] | None = None
+    for k, index in enumerate(indices):
+        for atom in index.terms:
+            if type(atom) is not Var or atom in env:
+                new = substitute(index, env, dyn, done)
+                if new is not index:
+                    if changed is None:
+                        changed = list(indices)
+                    changed[k] = new
+                break
+    return indices if changed is None else tuple(changed)
+
+
 def _substituted(
     atom: Quotient | Remainder | Dynamic,
     env: Mapping[Var, IndexLike],

@@ -89,8 +89,10 @@ def indices_text(indices: tuple[Linear, ...], lane: Var | None = None) -> str:
     """Comma-separated indices; a unit stride along ``lane`` prints as ``a:b``."""
     out = []
     for ix in indices:
-        if lane is not None and ix.terms.get(lane) == 1:
-            terms = terms_text(ix.without(lane))
+        if not ix.terms:  # most are of registers
+            out.append(str(ix.const))
+        elif lane is not None and ix.terms.get(lane) == 1:
+            terms = terms_text(ix.without(lane)) if len(ix.terms) > 1 else ""
             out.append(f"{with_const(terms, ix.const)}:{with_const(terms, ix.const + lane.hi + 1)}")
         else:
             out.append(linear_text(ix))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from mlc.ir.expr import Const, Expr, Load, loads, map_each, replace_loads, substitute_vars
-from mlc.ir.index import IndexLike, Linear, Var, dynamics, substitute
+from mlc.ir.expr import Const, Expr, Load, loads, replace_loads, substitute_vars
+from mlc.ir.index import IndexLike, Linear, Var, dynamics, substitute, substitute_each
 from mlc.ir.loop import (
     NOTHING,
     Access,
@@ -71,12 +71,12 @@ def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike], *, unrolled: bool = F
     if isinstance(s, Store):
         if not env:
             return s
-        indices = map_each(s.indices, lambda ix: substitute(ix, env))
+        indices = substitute_each(s.indices, env)
         value = substitute_vars(s.value, env)
         same = value is s.value and indices is s.indices
         return s if same else Store(s.buffer, indices, value, s.lane, s.asynchronous)
     if isinstance(s, Prefetch):
-        moved = map_each(s.indices, lambda ix: substitute(ix, env))
+        moved = substitute_each(s.indices, env)
         return s if moved is s.indices else Prefetch(s.buffer, moved, s.level)
     if isinstance(s, If):
         cond = substitute_vars(s.cond, env)
@@ -110,7 +110,7 @@ def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike], *, unrolled: bool = F
         body = inner(s.body)
         return s if body is s.body else NOTHING if is_nothing(body) else Allocate(s.buffer, body)
     if isinstance(s, Shuffle):
-        into, at = (map_each(ix, lambda i: substitute(i, env)) for ix in (s.indices, s.at))
+        into, at = (substitute_each(ix, env) for ix in (s.indices, s.at))
         return s if into is s.indices and at is s.at else Shuffle(s.buffer, into, s.source, at, s.flip)
     if isinstance(s, Evaluate) and s.intrinsic is not None:
         return map_accesses(s, lambda a: Access(a.buffer, tuple([substitute(ix, env) for ix in a.indices]), a.strides))
