@@ -38,7 +38,7 @@ def device(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def check(device: str, precision: str, seed: int, draw: Callable[..., RandomModel] = seeded_model) -> None:
+def check(device: str, precision: str, seed: int, draw: Callable[..., RandomModel]) -> None:
     model = draw(seed, halves=precision != "f32")
     if precision == "halved" and not has_halves(model):
         return
@@ -49,8 +49,7 @@ def check(device: str, precision: str, seed: int, draw: Callable[..., RandomMode
 
 @pytest.mark.parametrize("seed, device, precision", [(k, *q) for k, q in enumerate(QUICK)], indirect=["device"])
 def test_a_random_model_on_a_device(device: str, precision: str, seed: int) -> None:
-    check(device, precision, seed)
-    check(device, precision, seed, heavy_model)
+    check(device, precision, seed, heavy_model if seed % 2 else seeded_model)
 
 
 @pytest.mark.slow
