@@ -7,6 +7,7 @@ in the same commit that needs it, so that it is seen in review.
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -234,6 +235,14 @@ def caught(tree: ast.AST, file: Path) -> list[str]:
         if everything and not (isinstance(last, ast.Raise) and last.exc is None):
             found.append(f"{file.relative_to(SRC)}:{node.lineno}: catches everything")
     return found
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_garbage() -> Iterator[None]:
+    """All trees are kept, and to look for garbage among them takes longer than to parse them."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def test_every_source_file_lies_in_a_known_room() -> None:

@@ -19,7 +19,7 @@ from tests.opencl import pocl, quick_pocl
 
 __all__ = ["install", "pocl", "quick_pocl"]
 
-QUICK = (("mali", "f32"), ("mali", "fp16"), ("mali", "halved"), ("pocl", "halved"), ("sm_75", "f32"), ("sm_90", "fp16"))
+QUICK = (("mali", "f32"), ("mali", "fp16"), ("pocl", "halved"), ("sm_90", "fp16"))
 SEEDS = {"mali": 100, "generic": 25, "pocl": 25, "sm_75": 25, "sm_80": 25, "sm_90": 25}
 BATCH = 25
 
