@@ -195,6 +195,8 @@ class Pool:
                 return self._done.get(timeout=_LOOK)
             boards = [b for b in self.boards() if not board or b.address == board]
             if board and not boards:
+                if (last := self.ready()) is not None:  # it left right after it had answered
+                    return last
                 raise DeviceError(f"{self.url}: the board is gone", hint="mlc devices list shows who is there")
             for resource in resources:
                 if any(b.has(resource) or not resource for b in boards):

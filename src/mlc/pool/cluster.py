@@ -290,9 +290,9 @@ async def _until_gone(worker: Any, board: Board, stop: asyncio.Event, watch: asy
         await asyncio.wait([gone, asyncio.ensure_future(stop.wait())], timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
         if stop.is_set() or (watch.done() and watch.exception() is not None):
             break
-        if board.draining:
+        if board.draining and not worker.state.all_running_tasks:  # the order to leave is work as well
             left = time.monotonic() + _LEAVE
-            while worker.data and time.monotonic() < left:  # the answer to the order to leave
+            while worker.data and time.monotonic() < left:  # the answer to it
                 await asyncio.sleep(0.05)
             break
         if time.monotonic() - tidied > _TIDY:

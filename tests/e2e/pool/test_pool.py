@@ -23,6 +23,7 @@ from distributed import WorkerPlugin
 import mlc
 from mlc.errors import DeviceError
 from mlc.pool import client, cluster
+from mlc.pool.board import Board
 from mlc.pool.certificates import Authority, Role
 from mlc.pool.client import Pool
 from mlc.pool.jobs import MeasureJob, Results
@@ -471,6 +472,25 @@ def test_boards_are_listed_tried_and_sent_home(pool: LocalPool) -> None:
     assert pool.start("devices", "drain", ann[0], "three", *ann[1:]).wait() == 0
     assert pool.boards["three"].wait() == 0
     until(lambda: "three" not in pool.asked(lambda p: [b.name for b in p.boards()]))
+
+
+def test_a_board_leaves_after_its_answer_however_late_that_is(
+    pool: LocalPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Board.work
+
+    def late(board: Board, data: object) -> bytes:
+        answer = work(board, data)
+        time.sleep(0.6)  # longer than a board takes to see that it shall leave
+        return answer
+
+    monkeypatch.setattr(Board, "work", late)
+    leaving = pool.board("late")
+    leaving.has_said("serves")
+    words = ("devices", "drain", pool.url, "late", "--certificates", pool.certificates("ann"))
+    drained = pool.start(*words)
+    assert drained.wait() == 0, drained.said.read_text()
+    assert leaving.wait() == 0
 
 
 def test_a_module_runs_on_a_board(pool: LocalPool, model: Path, tmp_path: Path) -> None:
