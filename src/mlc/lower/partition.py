@@ -20,7 +20,7 @@ from mlc.ir.loop import walk as walk_stmts
 from mlc.ir.types import i64
 from mlc.lower.implied import decided_inside, drop_implied
 from mlc.lower.rewrite import decided, exprs_of, loop_of, map_exprs, map_places, slice_loop, substitute_stmt
-from mlc.lower.tiles import tell_tiles
+from mlc.lower.tiles import guards_of_terms, tell_tiles
 
 _MAX_HOISTS = 3  # each doubles the code under it
 _MOST_TOGETHER = 8  # pieces of a parallel loop that are one, each of which is told by a test
@@ -107,9 +107,9 @@ def _pieces(s: For, cut: _Cut, checks: _Checks, unrolled: frozenset[Var], select
         if count == 1 or type(piece) is not For:  # its body is left, whose own loops may now be cut
             found.append(_Piece(s.var, 1, _partition(piece, checks, unrolled, selects)))
             continue
-        # a loop is cut once, unless the longer part of it is left over, what is left over has choices of its own, or
-        # each iteration is code of its own anyway
-        again = count > cut.end - cut.begin or cut.exclusive or s.kind is ForKind.UNROLLED
+        # a loop is cut once, unless the longer part of it is left over, what is left over has choices of its own or
+        # ragged tiles, or each iteration is code of its own anyway
+        again = count > cut.end - cut.begin or cut.exclusive or s.kind is ForKind.UNROLLED or _is_ragged(piece)
         more = _cut(piece, checks, unrolled, selects) if again and s.kind is ForKind.PARALLEL else None
         if more is not None:
             found += _pieces(piece, more, checks, unrolled, selects)
@@ -248,6 +248,15 @@ def _is_lanes_of_registers(loop: For) -> bool:
 def _computes_tiles(loop: For) -> bool:
     """Whether an iteration keeps something for itself."""
     return any(type(x) is Allocate for x in walk_stmts(loop.body))
+
+
+def _is_ragged(loop: For) -> bool:
+    """Whether some iterations compute a part of a tile only, so that guards stand in the code of every term."""
+    if loop.kind is not ForKind.SERIAL or not _computes_tiles(loop):
+        return False
+    constant = {x.var for x in walk_stmts(loop.body) if type(x) is For and x.kind is ForKind.UNROLLED} | {loop.var}
+    used = (g.index.vars() for g in guards_of_terms(loop.body))
+    return any(loop.var in some and len(some) > 1 and some <= constant for some in used)
 
 
 def _may_be_masked(loop: For) -> bool:

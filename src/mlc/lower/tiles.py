@@ -3,7 +3,8 @@
 In: ``for task in parallel(4): for tile in range(5): if 4*(5*task + tile) + k < 70: f(k)`` for every ``k < 4``. Out: the
 same values; inside of both loops ``if 5*task + tile < 17`` stands before a tile without guards, and ``elif 5*task +
 tile < 18`` before one whose guards do not depend on these loops any more. So each is there once; if the loop over
-tasks were cut, and then that over tiles in the last task, there would be whole tiles in both parts.
+tasks were cut, and then that over tiles in the last task, there would be whole tiles in both parts. A loop over tasks
+that is fused of several (``if 4*(task%18) + k < 70``) cannot be cut at all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from math import gcd
 from typing import NamedTuple
 
 from mlc.ir.expr import Const, Expr, Within, walk, within
-from mlc.ir.index import Linear, Var, as_index, dynamics
+from mlc.ir.index import Linear, Remainder, Var, as_index, dynamics
 from mlc.ir.loop import Allocate, For, ForKind, Prefetch, Stmt, Store, is_nothing, rebuild, sub_statements
 from mlc.ir.loop import walk as walk_stmts
 from mlc.lower.implied import decided_inside
@@ -53,13 +54,19 @@ class _Axis(NamedTuple):
 
 
 def _axes(s: Stmt, shared: frozenset[Var], own: frozenset[Var]) -> list[_Axis]:
-    """The axes that threads share and each goes along, by the guards of a tile, if one tile at most is ragged."""
+    """The axes that threads share and each goes along, by the guards of a tile, if one tile at most is ragged.
+
+    And those that only threads go along, as a part of what they share, if guards stand in the code of every term.
+    """
     around = shared | own
     ends: dict[Linear, list[tuple[int, int]]] = {}
-    for g in _guards(s) if shared and own else ():
+    repeated = guards_of_terms(s) if shared else set()
+    for g in _guards(s) if shared else ():
         outer = Linear({a: c for a, c in g.index.terms.items() if Linear({a: 1}, 0).vars() <= around}, 0)
         inner, used = g.index - outer, outer.vars()
-        if not (used & shared and used & own) or inner.vars() & around or dynamics(g.index):
+        if not used & shared or inner.vars() & around or dynamics(g.index):
+            continue
+        if not used & own and not (g in repeated and any(type(a) is Remainder for a in outer.terms)):
             continue
         step, (least, most) = gcd(*outer.terms.values()), inner.bounds()
         number = Linear({a: c // step for a, c in outer.terms.items()}, 0)
@@ -73,6 +80,11 @@ def _guards(s: Stmt) -> list[Within]:
     """The range checks of a statement for whose sake loops may be cut."""
     nodes = (n for stmt in walk_stmts(s) for e in exprs_of(stmt) for n in walk(e))
     return [n for n in nodes if type(n) is Within and not n.tested]
+
+
+def guards_of_terms(s: Stmt) -> set[Within]:
+    """The range checks in loops inside of a statement, such as those over the terms of a tile's sums."""
+    return {g for x in walk_stmts(s) if type(x) is For and x.kind is ForKind.SERIAL for g in _guards(x)}
 
 
 def _told(s: Stmt, axis: _Axis) -> Stmt | None:

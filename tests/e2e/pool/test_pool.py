@@ -474,9 +474,7 @@ def test_boards_are_listed_tried_and_sent_home(pool: LocalPool) -> None:
     until(lambda: "three" not in pool.asked(lambda p: [b.name for b in p.boards()]))
 
 
-def test_a_board_leaves_after_its_answer_however_late_that_is(
-    pool: LocalPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_board_leaves_after_its_answer_however_late_that_is(pool: LocalPool, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Board.work
 
     def late(board: Board, data: object) -> bytes:

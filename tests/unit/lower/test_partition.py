@@ -183,6 +183,21 @@ def test_the_longer_part_is_cut_again_when_it_is_left_over() -> None:
     )
 
 
+def test_ragged_tiles_are_cut_off_though_they_are_in_the_shorter_part() -> None:
+    """Something else is done in the first tiles; the last one is a part of a tile, in the code of every term."""
+    tile = Buffer("tile", (3,), f32, "register")
+    row, k, term = Var("row", 0, 3), Var("k", 0, 2), Var("term", 0, 4)
+    at = as_index(row) * 3 + k
+    first = If(within(row, 0, 2), store(ONE, row, 9))
+    fill = loop(k, If(within(at, 0, 10), Store(tile, (as_index(k),), ONE)), ForKind.UNROLLED)
+    read = loop(k, If(within(at, 0, 10), store(Load(tile, (as_index(k),)), 9, at)), ForKind.UNROLLED)
+    text = check(loop(row, Allocate(tile, seq([first, loop(term, fill), read]))))
+    assert "if " not in text
+    assert text.count("for row in range(") == 1  # the first two; of the third and the last there is one each
+    assert text.count("for k in unrolled(3)") == 4
+    assert "if " in check(loop(row, Allocate(tile, seq([first, fill, read]))))  # without terms there is no need
+
+
 def test_operands_of_a_concat_are_copied_one_after_the_other() -> None:
     one, two, three = (const(v, f32) for v in (1.0, 2.0, 3.0))
     value = select(within(I, 0, 6), one, select(within(I, 6, 8), two, three))

@@ -98,6 +98,33 @@ def test_tasks_may_count_other_blocks_as_well() -> None:
     assert text.count("in register") == 2
 
 
+def panels(count: int, *, sums: bool) -> Stmt:
+    """Tasks that are rows × panels of four channels, as far as there are ``count``; with ``sums``, of some terms."""
+    tile, task = Buffer("tile", (4,), f32, "register"), Var("task", 0, 11)
+    i, j, term = Var("i", 0, 3), Var("j", 0, 3), Var("term", 0, 4)
+    first = as_index(task) % 3 * 4
+    value = cast(IndexValue(first + i, i64), f32)
+    add = Store(tile, (as_index(i),), binary("add", Load(tile, (as_index(i),)), value))
+    begin = For(i, 4, ForKind.UNROLLED, Store(tile, (as_index(i),), value))
+    fill: Stmt = For(i, 4, ForKind.UNROLLED, If(within(first + i, 0, count), add))
+    write = Store(OUT, (as_index(task) // 3, first + j), Load(tile, (as_index(j),)))
+    copy = For(j, 4, ForKind.UNROLLED, If(within(first + j, 0, count), write))
+    inside = For(term, 5, ForKind.SERIAL, fill) if sums else fill
+    return For(task, 12, ForKind.PARALLEL, Allocate(tile, seq([begin, inside, copy])))
+
+
+def test_a_part_of_what_threads_share_is_told_where_terms_would_be_guarded() -> None:
+    """The loop over rows and panels, fused, cannot be cut."""
+    text = check(panels(10, sums=True))
+    assert text.startswith("for task in parallel(12):\n  if task%3 < 2:\n    tile: f32[4] in register\n")
+    assert text.count("if ") == 1
+    assert text.count("in register") == 2
+
+
+def test_a_tile_without_terms_is_there_once() -> None:
+    assert check(panels(10, sums=False)).count("in register") == 1
+
+
 def test_what_is_done_behind_the_last_tile_stays() -> None:
     s = nest(TASK, TILE, NUMBER, 4, 60, rest=True)
     assert tell_tiles(s) is s
