@@ -144,7 +144,7 @@ def _plain(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     source = None if copies else _fetched(p.anchor)
     if source is not None:
         beyond = sum(t.size * t.dtype.itemsize for t in (source, p.outputs[0])) > target.l1
-        fetch = g.knobs.category("prefetch", (False, True), default=beyond and not _loads_one(target))
+        fetch = g.knobs.category("prefetch", (False, True), default=beyond and _pays_to_fetch(stride, target))
         one_piece = grain[0] == 1 or grain[1] * tile.rows >= whole.shape[-2]
         g.knobs.require(one_piece or not fetch, "rows of several channels lie apart, and are not fetched")
         distance = FETCH_AHEAD
@@ -283,16 +283,25 @@ def _loads_one(target: Cpu) -> bool:
     return target.loads == 1 and target.memory_operand and target.registers >= MANY_REGISTERS
 
 
+def _pays_to_fetch(stride: int, target: Cpu) -> bool:
+    """Whether later tiles' rows are fetched ahead, where they may not be in the first-level cache.
+
+    Not with a stride on cores of few registers (measured on Zen 3: 0.80 to 1.0 of the time without; in networks 0.95).
+    """
+    return not _loads_one(target) and (stride == 1 or target.registers >= MANY_REGISTERS)
+
+
 def _plain_tile(shape: tuple[int, ...], lanes: int, stride: int, copies: bool, target: Cpu) -> Tile:
     """Rows and vectors of a register tile.
 
     As many rows as leave a register each for what they read; few, but two vectors, where rows of the input itself are
-    long, since each is a stream to fetch (measured on Zen 3: 4 × 2 takes 4 to 7 % less than 4 × 1; on Zen 5: 7 × 2
-    takes 6 to 28 % less than 14 × 1, 3 to 10 % less than 8 × 2, and with a stride of 2, 4 × 2 takes 16 to 19 % less
-    than more rows). A core that loads one vector a cycle has 4 × 2 of them, all tiles of a channel in one task, and
-    fetches nothing ahead (measured on Zen 4: 0.87 to 0.95 of the time of 7 × 2, a tile a task, fetched ahead); with a
-    stride, tiles beside each other first, 2 × 1, or 4 × 1 where a task has not that many tiles (convolutions 0.68 to
-    0.93 of the time of 4 × 2, pools 0.67 to 0.94), unless the rows are so few that all are one tile. Without rows, more
+    long, since each is a stream to fetch (measured on Zen 3: 4 × 2 takes 4 to 7 % less than 4 × 1, and 7 × 1, where
+    that divides the rows, 3 to 16 % less than 4 × 2, images of 28 pixels the most; on Zen 5: 7 × 2 takes 6 to 28 % less
+    than 14 × 1, 3 to 10 % less than 8 × 2, and with a stride of 2, 4 × 2 takes 16 to 19 % less than more rows). A core
+    that loads one vector a cycle has 4 × 2 of them, all tiles of a channel in one task, and fetches nothing ahead
+    (measured on Zen 4: 0.87 to 0.95 of the time of 7 × 2, a tile a task, fetched ahead); with a stride, tiles beside
+    each other first, 2 × 1, or 4 × 1 where a task has not that many tiles (convolutions 0.68 to 0.93 of the time of 4 ×
+    2, pools 0.67 to 0.94), unless the rows are so few that all are one tile. Without rows, more
     vectors, unless a tile of them would often hang over the border.
     """
     most = target.registers // 2 - 1
@@ -302,6 +311,8 @@ def _plain_tile(shape: tuple[int, ...], lanes: int, stride: int, copies: bool, t
     long = not copies and -(-shape[-1] // lanes) >= (2 if target.registers >= MANY_REGISTERS else 4)
     few = min(MOST_ROWS if stride == 1 and not _loads_one(target) else MOST_STRIDED, target.registers // 4)
     limit = few if long else most
+    if long and target.registers < MANY_REGISTERS and stride == 1 and height % most == 0:
+        return Tile(most, 1)
     rows = max(range(1, min(limit, height) + 1), key=lambda k: (height / (-(-height // k) * k) * min(k, 6), k))
     vectors = max(1, min(most // rows, -(-shape[-1] // lanes))) if copies else 2 if long else 1
     return Tile(rows, vectors)
