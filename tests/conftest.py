@@ -20,6 +20,7 @@ register_profiles()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden texts with what the tests get now")
+    parser.addoption("--few", type=int, metavar="N", help="of the cases of each test, run so many at most")
     parser.addoption("--processor", help="compile small models for this ARM processor, and run them under qemu")
 
 
@@ -34,23 +35,31 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before cases are chosen by their markers
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a sweep, all but one in each of so many parts are slow.
-
-    It is the first of the first part, the second of the second, and so on: were they always as far apart, one parameter
-    would often have the same value in all of them.
-    """
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the cases of a sweep, all but one in each of so many parts are slow; with ``--few``, few of any are there."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sweep"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left: set[pytest.Item] = set()
     for some in cases.values():
-        (keep,) = some[0].iter_markers("sweep")
-        parts = keep.args[0]
-        taken = {k * len(some) // parts + k % max(1, len(some) // parts) for k in range(parts)}
-        for k, item in enumerate(some):
-            if k not in taken:
-                item.add_marker(pytest.mark.slow)
+        sweep = some[0].get_closest_marker("sweep")
+        for item in set() if sweep is None else set(some) - set(_one_of_each(some, sweep.args[0])):
+            item.add_marker(pytest.mark.slow)
+        if few := config.getoption("--few"):
+            quick = [item for item in some if not item.get_closest_marker("slow")]
+            left |= set(quick) - set(_one_of_each(quick, few))
+    if left:
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
+
+
+def _one_of_each(cases: list[pytest.Item], parts: int) -> list[pytest.Item]:
+    """The first case of the first part, the second of the second, and so on.
+
+    Were they always as far apart, one parameter would often have the same value in all of them.
+    """
+    parts = min(parts, len(cases))
+    return [cases[k * len(cases) // parts + k % (len(cases) // parts)] for k in range(parts)]
 
 
 def pytest_collection_finish() -> None:

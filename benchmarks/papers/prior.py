@@ -2,6 +2,7 @@
 
     python -m benchmarks.papers.prior znver4                                       # teaches again, from what is kept
     python -m benchmarks.papers.prior znver4 --measure --minutes 4.5 --core 1      # as often as it takes
+    python -m benchmarks.papers.prior znver4 --judge                               # on operators that did not teach
 
 The operators are those that explorers were designed with, and shapes that a generator drew for this
 (:mod:`benchmarks.papers.drawn`): none of those compared, and none that was drawn for the comparison. Of each, random
@@ -18,6 +19,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import spearmanr
 
 from benchmarks.papers.drawn import TAUGHT
 from benchmarks.papers.live import Arena, Known, known_of
@@ -35,6 +37,7 @@ LESSONS = 128  # random configurations of an operator that teach
 # ... and how many that others' trees expect to be fast: the first, and some of so many, of the default's neighbours and
 # so many random draws; and how many of the fastest are measured again with them, for a common scale.
 EXPECTED, TOP, AMONG, DRAWN, SCALES = 14, 6, 96, 6000, 4
+ASKED, FIRST = 4, 8  # of so many operators one is asked about; so many configurations that trees name are looked at
 
 
 def taught(processor: str) -> list[Known]:
@@ -95,6 +98,27 @@ def lessons(knowns: Sequence[Known]) -> list[tuple[np.ndarray, np.ndarray]]:
     return found
 
 
+def judged(processor: str) -> list[tuple[str, float, float]]:
+    """How well trees know operators of a processor that have not taught them: every fourth of all.
+
+    Returns:
+        by whom trees were taught (the other operators here, or another processor's), the rank correlation of what they
+        say with speeds, and the best of the first eight that they name over the best; means over operators.
+    """
+    every = lessons(taught(processor))
+    asked, others = every[::ASKED], [lesson for k, lesson in enumerate(every) if k % ASKED]
+    models = {f"the others of {processor}": trees_of(others)}
+    for other in (p for p in PROCESSORS if p != processor):
+        models[other] = GradientBoosting.load(file_of(get_target(f"x86 -mcpu={other}")))[0]
+    found = []
+    for name, model in models.items():
+        said = [(model.predict(features), speeds) for features, speeds in asked]
+        ranks = [spearmanr(p, speeds).statistic for p, speeds in said]
+        firsts = [speeds[np.argsort(-p, kind="stable")[:FIRST]].max() / speeds.max() for p, speeds in said]
+        found.append((name, float(np.mean(ranks)), float(np.mean(firsts))))
+    return found
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command line; ``arguments`` default to those of the process."""
     parser = argparse.ArgumentParser(
@@ -105,12 +129,17 @@ def main(arguments: list[str] | None = None) -> None:
     add = parser.add_argument
     add("processor", choices=PROCESSORS, metavar="CPU", help=f"whose tables: {', '.join(PROCESSORS)}")
     add("--measure", action="store_true", help="go on with measuring first")
+    add("--judge", action="store_true", help="say how well trees know operators that did not teach them, and leave")
     add("--minutes", type=float, default=4.5, metavar="M", help="measure for so long (default 4.5)")
     add("--core", type=int, default=0, metavar="N", help="core to take times on (default 0)")
     add("--out", type=Path, metavar="FILE", help=f"where the trees go (default: what the tuner reads, in {FOLDER})")
     options = parser.parse_args(arguments)
     if options.measure and not measure(options.processor, options.minutes, options.core):
         raise SystemExit("something is missing: give the same command again")
+    if options.judge:
+        for name, rank, first in judged(options.processor):
+            print(f"{name}: rank correlation {rank:.2f}, the best of the first {FIRST} {first:.1%} of the best")
+        return
     target = get_target(f"x86 -mcpu={options.processor}")
     out = options.out or file_of(target)
     keep(trees_of(lessons(taught(options.processor))), target, out)
