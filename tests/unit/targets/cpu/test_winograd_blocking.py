@@ -6,9 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import get_target
 from mlc.targets.cpu.cost import Tile
 from mlc.targets.cpu.schedules.winograd import Work, blocking, padding, room
 from mlc.targets.x86.record import record_for
+from mlc.tuning.task import tasks_of
+from tests.unit.targets.cpu.operators import convolution
 
 HASWELL, ZEN, SKYLAKE = (record_for(cpu) for cpu in ("haswell", "znver3", "skylake-avx512"))
 
@@ -50,3 +54,14 @@ def test_points_of_a_tile_have_sets_of_the_cache_for_themselves() -> None:
     work = Work(tiles=256, slices=1, window=1, channels=16, filters=16, points=6)
     assert room(36, 64, (1, 16), machine) < 36
     assert room(36, blocking(work, machine).block, (1, 16), machine) == 36
+
+
+@pytest.mark.parametrize(
+    "cpu, size, first", [("haswell", 120, "channels"), ("haswell", 56, "tiles"), ("skylake-avx512", 120, "tiles")]
+)
+def test_images_that_lie_far_are_transformed_plane_by_plane(cpu: str, size: int, first: str) -> None:
+    """Where a vector of channels is a part of a line, one plane after the other is read on, and written on."""
+    graph = convolution(1, 32, (size, size), 32, 3, blocked=True)
+    *_, task = tasks_of(graph, get_target(f"x86 -mcpu={cpu}"), CompileOptions("m", "test", ""), Observer())
+    default = task.space.default
+    assert [default[name][0] for name in ("inward", "outward")] == [first, first]  # type: ignore[index]
