@@ -30,14 +30,16 @@ def test_orders_configurations_of_an_operator_it_has_not_seen() -> None:
 
 
 def test_each_processor_has_its_own_and_others_take_those_of_like_units() -> None:
-    zen4, zen5, tiger, skylake = (
-        prior_of(get_target(f"x86 -mcpu={cpu}")) for cpu in ("znver4", "znver5", "tigerlake", "skylake-avx512")
+    zen3, zen4, zen5, haswell, tiger, skylake = (
+        prior_of(get_target(f"x86 -mcpu={cpu}"))
+        for cpu in ("znver3", "znver4", "znver5", "haswell", "tigerlake", "skylake-avx512")
     )
-    assert zen4 is not zen5
-    assert (tiger, skylake) == (zen4, zen5)
+    assert len({id(known) for known in (zen3, zen4, zen5)}) == 3
+    assert (haswell, tiger, skylake) == (zen3, zen4, zen5)
+    assert haswell is not None
 
 
-@pytest.mark.parametrize("other", ["x86 -mcpu=haswell", "arm -mcpu=cortex-a72"])
+@pytest.mark.parametrize("other", ["x86 -mcpu=nehalem", "arm -mcpu=cortex-a72"])
 def test_tells_nothing_of_other_processors(other: str) -> None:
     assert prior_of(get_target(other)) is None
 
