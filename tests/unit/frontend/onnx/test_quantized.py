@@ -179,7 +179,7 @@ def test_quantised_concat():
 
 
 def test_quantised_gemm():
-    a, b, c = q8(3, 4), q8(5, 4, dtype=np.int8), RNG.integers(-99, 99, (5,), np.int32)
+    a, b, c = q8(3, 4), weights_of(5, 4, dtype=np.int8), RNG.integers(-99, 99, (5,), np.int32)
     scales = f(0.1, 0.2, 0.3, 0.4, 0.5)
     operands = [a, f(0.1), z(9), b, scales, z(0, 1, 2, 3, 4, dtype=np.int8), c]
     compare("QGemm", [*operands, f(0.2), z(77)], domain="com.microsoft", transB=1, atol=1)
