@@ -32,8 +32,8 @@ lint: $(STAMP)  ## lint, format and types
 	ruff format --check .
 	mypy
 
-check: lint  ## lint, format, types, architecture, and two cases of each unit test
-	pytest $(SPREAD) -m "not slow" --few 2 tests/test_architecture.py tests/unit
+check: lint  ## lint, format, types, architecture, and a case of each unit test
+	pytest $(SPREAD) -m "not slow" --few 1 tests/test_architecture.py tests/unit
 
 bench: $(PEERS)  ## measure against the other engines; ARGS="--quick --out build/bench" takes minutes
 	python -m benchmarks --out benchmarks/results $(ARGS)
