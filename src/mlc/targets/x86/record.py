@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -87,6 +88,30 @@ def record_for(cpu: str, features: tuple[str, ...] = ()) -> Cpu:
     if cpu in _SSE or "+sse2" in features:
         return _with_dot(Cpu(cpu, features, 4, 16, **{**_NO_FMA, **facts}))
     raise UsageError(f"unknown processor {cpu!r}", hint="known: " + ", ".join((*_SSE, *_AVX2, *_AVX512)))
+
+
+def host_name(name: str, present: Collection[str]) -> str:
+    """The processor that a machine is: LLVM's name for it, or one that has more of what the machine has.
+
+    LLVM goes by the numbers of family and model, and some hypervisors make those up: a server that calls itself a
+    Rocket Lake would be taken for a processor of one multiply-add a cycle.
+
+    Args:
+        name: by LLVM.
+        present: the features that the machine reports.
+
+    >>> host_name("rocketlake", known_features("sapphirerapids")), host_name("rocketlake", known_features("rocketlake"))
+    ('sapphirerapids', 'rocketlake')
+    """
+    here = set(present)
+    known = {each: known_features(each) for each in (*_SSE, *_AVX2, *_AVX512)}
+    best = max((each for each, features in known.items() if here.issuperset(features)), key=lambda e: len(known[e]))
+    return best if len(known[best]) > len(known.get(name, ())) else name
+
+
+def known_features(cpu: str) -> list[str]:
+    """What every processor of a name has."""
+    return needed_features(record_for(cpu))
 
 
 def _with_dot(record: Cpu) -> Cpu:

@@ -9,7 +9,7 @@ from mlc.targets.cpu.options import processor_options
 from mlc.targets.cpu.record import with_this_machine
 from mlc.targets.cpu.target import CpuTarget
 from mlc.targets.x86.features import KNOWN, needed_features
-from mlc.targets.x86.record import record_for
+from mlc.targets.x86.record import host_name, record_for
 
 
 class X86Target(CpuTarget):
@@ -56,5 +56,6 @@ define internal void @evicted() alwaysinline {
         llvm.initialize_native_target()
         host = llvm.get_host_cpu_features()
         features = (*sorted(f"{'+' if on else '-'}{f}" for f, on in host.items()), *given)
-        record = with_this_machine(record_for(llvm.get_host_cpu_name(), features))
+        name = host_name(llvm.get_host_cpu_name(), [feature for feature, on in host.items() if on])
+        record = with_this_machine(record_for(name, features))
         return cls(record, native=True, loadable=needed_features(record))

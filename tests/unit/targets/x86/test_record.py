@@ -6,7 +6,7 @@ import pytest
 
 from mlc.ir.types import bf16, f32
 from mlc.targets.x86 import record
-from mlc.targets.x86.record import record_for
+from mlc.targets.x86.record import host_name, known_features, record_for
 
 
 @pytest.mark.parametrize("cpu, lanes, registers", [("skylake-avx512", 16, 32), ("haswell", 8, 16), ("x86-64", 4, 16)])
@@ -46,3 +46,19 @@ def test_vectors_without_words_have_no_products_of_them() -> None:
 def test_what_bytes_gain(cpu: str, gain: float) -> None:
     """Two terms by two instructions, of which one has more units than the other; or four terms by one, or one."""
     assert record_for(cpu).bytes_gain == gain
+
+
+@pytest.mark.parametrize(
+    "named, has, expected",
+    [
+        ("rocketlake", "sapphirerapids", "sapphirerapids"),  # as a hypervisor may call it
+        ("sapphirerapids", "skylake-avx512", "sapphirerapids"),  # it hides some of what there is
+        ("graniterapids", "graniterapids", "graniterapids"),
+        ("znver4", "znver4", "znver4"),
+        ("znver9", "znver5", "znver5"),
+        ("generic", "haswell", "haswell"),
+        ("generic", "x86-64", "x86-64"),
+    ],
+)
+def test_a_machine_is_named_by_what_it_has(named: str, has: str, expected: str) -> None:
+    assert host_name(named, known_features(has)) == expected
