@@ -31,7 +31,7 @@ from mlc.tuning.models.gbt import GradientBoosting
 from mlc.tuning.models.prior import FOLDER, file_of, keep
 from mlc.tuning.models.transfer import learn_globally
 
-PROCESSORS = ("znver3", "znver4", "znver5")  # on which there are tables
+PROCESSORS = ("sapphirerapids", "znver3", "znver4", "znver5")  # on which there are tables
 ROUNDS = 150  # trees
 LESSONS = 128  # random configurations of an operator that teach
 # ... and how many that others' trees expect to be fast: the first, and some of so many, of the default's neighbours and
