@@ -38,7 +38,7 @@ from mlc.targets.base import get_target
 from mlc.tuning.options import TuneOptions
 
 NAME = "explorers_held_out"
-PROCESSORS = ("znver5",)  # on which that was measured
+PROCESSORS = ("sapphirerapids", "znver5")  # on which that was measured
 EXPLORERS = ("random", "opevo", "annealing", "gbfs", "na2c", "genetic", "guided", "descent")
 SEEDS, TRIALS = 5, 64
 GOOD = 0.95  # the easier aim

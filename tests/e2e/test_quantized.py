@@ -18,7 +18,7 @@ from tests.e2e import integers
 from tests.e2e.compiled import compiled, load, network, run_here
 
 # processors by the instruction that they sum up products of bytes with
-CPUS = ("znver4", "skylake-avx512", "alderlake", "haswell", "x86-64")
+CPUS = ("sapphirerapids", "znver4", "skylake-avx512", "alderlake", "haswell", "x86-64")
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,37 @@ def test_convolutions_by_other_instructions(name, cpu):
     model, x, expected = convolution(CASES[name])
     try:
         got = compiled(model, {"x": x}, target=f"x86 -mcpu={cpu}")["y"]
+    except DeviceError as error:
+        pytest.skip(error.message)
+    np.testing.assert_array_equal(got, expected)
+
+
+# by a unit for whole matrices, by what these are read from
+MATRICES = {
+    "image": Case(64, 64, size=(14, 14), zero=3),
+    "image, channels that fill no matrix": Case(100, 40, size=(9, 10), n=2, zero=200, relu=True),
+    "image, pixels": Case(64, 96, k=1, size=(12, 12), pads=(0, 0, 0, 0), n=2),
+    "image, stride": Case(64, 64, size=(27, 28), stride=2, zero=9),
+    "image, signed": Case(128, 32, size=(12, 12), zero=-5, dtype=np.int8, out_zero=4),
+    "gathered": Case(256, 128, size=(7, 7), n=2, zero=77),
+    "gathered, stride": Case(64, 40, size=(14, 13), stride=2, zero=9, relu=True),
+    "gathered, pixels": Case(72, 64, k=1, size=(7, 7), pads=(0, 0, 0, 0)),
+    "gathered, 5x5": Case(64, 64, k=5, size=(9, 17), pads=(2, 2, 2, 2), zero=1),
+    "runs": Case(3, 64, k=7, size=(64, 64), stride=2, pads=(3, 3, 3, 3), zero=114),
+    "runs of five": Case(5, 32, size=(32, 33), n=2, zero=114),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_convolutions_by_matrices(name):
+    model, x, expected = convolution(MATRICES[name])
+    package = mlc.compile(load(model), "x86 -mcpu=sapphirerapids", verify_passes=True)
+    text = package.members["src/kernels.txt"].decode()
+    assert "tdpbusd." in text
+    assert ("gathered" in text) == name.startswith("gathered")
+    assert ("rows: u8" in text) == name.startswith("runs")
+    try:
+        got = run_here(package, {"x": x})["y"]
     except DeviceError as error:
         pytest.skip(error.message)
     np.testing.assert_array_equal(got, expected)

@@ -402,6 +402,10 @@ class Target(Protocol):
         """How many times as fast a product of integers (``conv`` or ``matmul``) may be as the same in floats."""
         ...
 
+    def most_products(self, terms: int) -> float:
+        """How many products a lane adds up in the time of one of floats at most, of which so many have 32 bits."""
+        ...
+
     def multiplied_bytes(self) -> DType:
         """What data its instructions multiply by signed bytes: u8 or i8."""
         ...

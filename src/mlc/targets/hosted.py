@@ -49,6 +49,9 @@ class HostedTarget:
     def bytes_gain(self, node: Node) -> float:
         return self.host.bytes_gain(node)
 
+    def most_products(self, terms: int) -> float:
+        return terms
+
     def multiplies_bf16(self) -> bool:
         return self.host.multiplies_bf16()
 

@@ -21,7 +21,7 @@ from mlc.ir.index import Var, as_index
 from mlc.ir.intrinsic import Kind, Operand
 from mlc.ir.layout import Layout
 from mlc.ir.types import DType, bf16, f32, i8, i32, u8
-from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic, VectorSink
+from mlc.targets.llvm.intrinsic import Address, Matrix, VectorIntrinsic, VectorSink
 
 BLOCK = 2  # rows, and columns, of the blocks that some instructions multiply
 NEIGHBOURS = 4  # bytes of a row of such a block that have to lie side by side
@@ -55,6 +55,11 @@ class Dot:
     spare: VectorIntrinsic | None = None
 
     @property
+    def is_matrix(self) -> bool:
+        """Whether it multiplies whole matrices, whose sums are in registers of their own."""
+        return self.intrinsic.matrix is not None
+
+    @property
     def adds_apart(self) -> bool:
         """Whether products are added to the sums by an instruction of its own."""
         return self.held > 0
@@ -76,6 +81,8 @@ class Dot:
         """
         rank = len(layout.physical_shape)
         layout = layout.split(rank - 2, self.terms)
+        if self.is_matrix:
+            return layout.split(rank - 1, NEIGHBOURS).reorder(*range(rank), rank + 1, rank)
         if self.interleaved:
             return layout.reorder(*range(rank - 1), rank, rank - 1)
         return layout.split(rank, lanes).reorder(*range(rank - 1), rank, rank - 1, rank + 1)
@@ -163,6 +170,52 @@ class Dot:
             name, y, places, (Kind.RESET, Kind.UPDATE), lambda sink, total, at: write(sink, total, *at)
         )
         return cls(terms, what, types, rows=BLOCK)
+
+    @classmethod
+    def declare_matrix(
+        cls,
+        name: str,
+        rows: int,
+        lanes: int,
+        terms: int,
+        write: Write,
+        types: tuple[DType, DType, DType],
+        matrix: Matrix,
+    ) -> Dot:
+        """An instruction that multiplies matrices: ``y[i, j] += sum(x[i, k] * w[k, j] for k)``.
+
+        Terms of ``x`` are neighbours, its rows lie at any stride; of ``w``, vectors of columns do, each of four terms.
+
+        Args:
+            name: of the instruction.
+            rows: of ``x``.
+            lanes: columns of ``w``.
+            terms: that are summed up.
+            write: as for :meth:`declare`.
+            types: of ``x``, ``w`` and the sums.
+            matrix: the registers of the sums.
+        """
+        of_x, of_w, wide = types
+        run = NEIGHBOURS // of_x.itemsize
+        h, t = te.reduce_axis(terms // run, "h"), te.reduce_axis(run, "t")
+        x = te.placeholder((rows, terms), of_x, "x")
+        w = te.placeholder((terms // run, lanes * run), of_w, "w")
+
+        def element(i: Var, j: Var) -> te.Reduction:
+            return te.sum_of(cast(x[i, as_index(h) * run + t], wide) * cast(w[h, as_index(j) * run + t], wide), (h, t))
+
+        y = te.compute((rows, lanes), element, "y")
+        apart = Operand(dense=False, neighbours=True)
+        places = {y: Operand("register", dense=False), x: apart, w: apart}
+        what = VectorIntrinsic(
+            name,
+            y,
+            places,
+            (Kind.RESET, Kind.UPDATE),
+            lambda sink, total, at: write(sink, total, *at),
+            matrix=matrix,
+        )
+        return cls(terms, what, types, rows=rows)
 
 
 def everywhere(sink: VectorSink, at: Address, type: str, lanes: int) -> str:

@@ -13,6 +13,7 @@ from mlc.ir.types import DType, f16
 from mlc.ops.bits import PLANES, Weights
 from mlc.targets.cpu.bits import BitCounter
 from mlc.targets.cpu.dot import Dot
+from mlc.targets.cpu.matrix import MatrixUnit
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 
@@ -49,6 +50,7 @@ class Cpu:
         taps_dot: the one for data of each lane's own, where that pays.
         bf16_dot: the instruction that adds up products of bf16, if there is one.
         block_dots: those that multiply blocks of two rows by two columns, of bytes or bf16.
+        matrices: what multiplies whole matrices of bytes, if anything does.
         rows: of data that an instruction takes at once, by as many columns; see :meth:`adding`.
         stored_dot: how floats are multiplied by bf16 of memory, where that is faster than to widen vector by vector.
         bit_counter: how it multiplies numbers of one or two bits, if it does.
@@ -88,6 +90,7 @@ class Cpu:
     bf16_dot: Dot | None = None
     stored_dot: Dot | None = None
     block_dots: tuple[Dot, ...] = ()
+    matrices: MatrixUnit | None = None
     rows: int = 1
     bit_counter: BitCounter | None = None
     permutes_bytes: bool = False

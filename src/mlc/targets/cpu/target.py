@@ -24,6 +24,7 @@ from mlc.runtime.native import check_device
 from mlc.targets.base import Artifact, Code, LayoutChoice, Step
 from mlc.targets.bench import Bench
 from mlc.targets.cpu.cost import SHARED, USABLE
+from mlc.targets.cpu.dot import NEIGHBOURS
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.functions import CompiledFunction
 from mlc.targets.llvm.module import Machine, ModuleText
@@ -130,6 +131,12 @@ class CpuTarget:
         from mlc.targets.cpu.schedules.gain import bytes_gain_of
 
         return bytes_gain_of(node, self.record)
+
+    def most_products(self, terms: int) -> float:
+        unit = self.record.matrices
+        if unit is None or terms < NEIGHBOURS:
+            return terms
+        return max(terms, unit.products_per_cycle / (self.record.lanes * self.record.fmas))
 
     def multiplied_bytes(self) -> DType:
         return u8 if self.record.dot is None else self.record.dot.types[0]

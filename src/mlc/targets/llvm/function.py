@@ -21,6 +21,7 @@ from mlc.ir.types import DType
 from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import Level
 from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic
+from mlc.targets.llvm.permission import ALLOW
 from mlc.targets.llvm.registers import Accesses, Slot, Slots, outlined
 from mlc.targets.llvm.rounding import find_runs, limited_steps, packed_steps, steps_of, together
 from mlc.targets.llvm.text import splat
@@ -97,6 +98,8 @@ class FunctionEmitter(ValueEmitter):
         self.tiles: dict[str, str] = {}  # by name, register buffers that are in memory after all
         self.own = set()
         self.registers: dict[Slot, Val] = {}
+        self.matrices = {}
+        self.homes = {}
         self.frames: list[dict[str, str]] = [{}]
         self.loaded: dict[int, dict[str, str]] = {}
         self.taken: set[tuple[int, Linear]] = set()  # where intrinsics that share vectors have taken theirs from
@@ -207,8 +210,12 @@ class FunctionEmitter(ValueEmitter):
         if slot is None and isinstance(lane, tuple):
             raise CodegenError(f"{self.fn.name}: what {what} sums up is not in registers")
         neighbours = None if isinstance(lane, tuple) else lane
+        if slot is not None and what.matrix is not None:
+            if not self.matrices:
+                self.levels[0].top.append(f"  call void {ALLOW}()")
+            self.matrices[slot] = what.matrix
         if s.args[0] == Kind.RESET:
-            total = splat(0, dtype, lanes)
+            total = splat(0, dtype, lanes) if what.matrix is None else what.matrix.zero(self)
         else:
             held = self.load(Load(buffer, indices), neighbours) if slot is None else self.held(slot, dtype)
             offsets = [self.places.offset(a.buffer, a.indices) for a in s.args[2:]]
@@ -231,12 +238,17 @@ class FunctionEmitter(ValueEmitter):
             self.forget(buffer)
 
     def read(self, at: Address, type: str) -> str:
+        return self.fetch(at, f"load {type}, ptr {at.text}, align 1")
+
+    def fetch(self, at: Address, text: str) -> str:
         names = self.loaded.setdefault(id(at.buffer), {})
-        text = f"load {type}, ptr {at.text}, align 1"
         if text not in names:
             names[text] = self.fresh("l")
             self.lines.append(f"  {names[text]} = {text}")
         return names[text]
+
+    def run(self, text: str) -> None:
+        self.lines.append(f"  {text}")
 
     def prefetch(self, s: loop.Prefetch) -> None:
         """Fetch a line for reading; LLVM calls the first-level cache 3, the others less."""
@@ -294,7 +306,8 @@ class FunctionEmitter(ValueEmitter):
         for slot in carried:
             old, new = before[slot], self.registers[slot]
             start = old.text if old is not None else "poison"
-            phis.append(f"  {inside[slot]} = phi {new.type} [ {start}, %{entry_label} ], [ {new.text}, %{latch} ]")
+            held = self.held_type(slot, new)
+            phis.append(f"  {inside[slot]} = phi {held} [ {start}, %{entry_label} ], [ {new.text}, %{latch} ]")
         self.lines.append(f"  br i1 %c{n}, label %{exit_}, label %{head}")
         self.block(exit_)
 
@@ -346,8 +359,13 @@ class FunctionEmitter(ValueEmitter):
             assert known is not None
             name = self.fresh("r")
             left, right = (a.text if a else "poison"), (b.text if b else "poison")
-            self.lines.append(f"  {name} = phi {known.type} [ {left}, %{then_label} ], [ {right}, %{else_label} ]")
+            held = self.held_type(slot, known)
+            self.lines.append(f"  {name} = phi {held} [ {left}, %{then_label} ], [ {right}, %{else_label} ]")
             self.registers[slot] = Val(name, known.dtype, known.lanes)
+
+    def held_type(self, slot: Slot, held: Val) -> str:
+        """LLVM's type of what a slot holds."""
+        return self.matrices[slot].type if slot in self.matrices else held.type
 
     def slot_type(self, slot: Slot) -> tuple[DType, int]:
         return self.slot_dtypes[slot[0]], slot[2]
@@ -513,7 +531,7 @@ class FunctionEmitter(ValueEmitter):
 
 _STATE = (
     "lines", "label", "levels", "depth", "names", "pointers", "registers", "frames", "loaded", "stack_bytes", "column",
-    "squares", "in_parallel", "tiles", "own",
+    "squares", "in_parallel", "tiles", "own", "matrices", "homes",
 )  # fmt: skip
 
 

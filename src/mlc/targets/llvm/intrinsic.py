@@ -46,6 +46,35 @@ class VectorSink(Protocol):
         """The name of what is loaded from an address as an LLVM type, of any alignment."""
         ...
 
+    def fetch(self, at: Address, text: str) -> str:
+        """The name of what an instruction reads from an address."""
+        ...
+
+    def run(self, text: str) -> None:
+        """Emit an instruction for its effect."""
+        ...
+
+    def fresh(self, hint: str = "v") -> str:
+        """A name for a result."""
+        ...
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A register of rows, which no instruction on vectors reads: it goes to memory first.
+
+    Args:
+        type: LLVM's name of such values.
+        nbytes: that it takes in memory, its rows one after another.
+        zero: writes a new one, all zeros.
+        store: writes one to memory, given a value and a pointer.
+    """
+
+    type: str
+    nbytes: int
+    zero: Callable[[VectorSink], str]
+    store: Callable[[VectorSink, str, str], None]
+
 
 @dataclass(frozen=True, eq=False)
 class VectorIntrinsic(TensorIntrinsic):
@@ -58,7 +87,9 @@ class VectorIntrinsic(TensorIntrinsic):
             of the new vector.
         write_next: the same for a use whose first input lies one step of its first axis behind that of another use,
             given the address of that one's: both take the same vector there. ``None`` where they cannot.
+        matrix: the kind of register that its output is held in, where that is no vector's; then it has to be registers.
     """
 
     write: Callable[[VectorSink, str, Sequence[Address]], str]
     write_next: Callable[[VectorSink, str, Sequence[Address]], str] | None = None
+    matrix: Matrix | None = None

@@ -10,6 +10,7 @@ from mlc.errors import ToolchainError
 from mlc.targets.llvm.arith import INTEGER_POWER
 from mlc.targets.llvm.half import HALF_CONVERSIONS
 from mlc.targets.llvm.math import math_module, math_symbol
+from mlc.targets.llvm.permission import ALLOW, PERMISSION
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,8 @@ class ModuleText:
             parts.append(INTEGER_POWER)
         if "half" in body and machine.triple.startswith("x86_64"):
             parts.append(HALF_CONVERSIONS)
+        if ALLOW in body:
+            parts.append(PERMISSION)
         parts += [library, body]
         parts.append(f'attributes #0 = {{ nounwind "prefer-vector-width"="{machine.vector_bits}" }}')
         # everything else is internal: kernels, and what begins with `mlc.`

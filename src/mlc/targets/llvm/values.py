@@ -17,6 +17,7 @@ from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.bounds import in_bounds, may_leave
 from mlc.targets.llvm.fixed_point import fixed_product_of, rounded_product
 from mlc.targets.llvm.index import IndexEmitter
+from mlc.targets.llvm.intrinsic import Address, Matrix
 from mlc.targets.llvm.pieces import Piece, pieces_of, settled
 from mlc.targets.llvm.registers import Accesses, Slot, Slots
 from mlc.targets.llvm.rounding import is_limited, limited_steps, narrowed, steps_of
@@ -35,8 +36,12 @@ class ValueEmitter(IndexEmitter):
     places: Accesses
     slots: Slots
     registers: dict[Slot, Val]
+    matrices: dict[Slot, Matrix]  # the kind of register of those that are no vectors
+    homes: dict[Slot, str]  # where these are in memory, to be read
+    frames: list[dict[str, str]]
     loaded: dict[int, dict[str, str]]  # by the id of a buffer: what was read from it already, by the instruction
     counter: int
+    stack_bytes: int
     flags: str
     keeps_nan: bool
     fixed_product: str
@@ -55,6 +60,14 @@ class ValueEmitter(IndexEmitter):
         def declare(self, line: str) -> None: ...
 
         def math(self, fn: str, dtype: str, lanes: int) -> str: ...
+
+        def at_entry(self, text: str) -> str: ...
+
+        def fetch(self, at: Address, text: str) -> str: ...
+
+        def run(self, text: str) -> None: ...
+
+        def read(self, at: Address, type: str) -> str: ...
 
         def block(self, label: str) -> None: ...
 
@@ -278,9 +291,29 @@ class ValueEmitter(IndexEmitter):
         if slot not in self.registers:
             return Val("poison", dtype, lanes)
         held = self.held(slot, dtype)
+        if slot in self.matrices:
+            return self._row(slot, held, chosen, lanes)
         if slot[2] == lanes and list(chosen) == list(range(len(chosen))):
             return held
         return self._lanes_of(held, held, chosen) if lanes else self._lane_of(held, chosen[0])
+
+    def _row(self, slot: Slot, held: Val, chosen: Sequence[int], lanes: int) -> Val:
+        """Neighbours of a register of rows, all of which goes to memory when the first of it is asked for."""
+        if list(chosen) != list(range(chosen[0], chosen[0] + len(chosen))):
+            raise CodegenError(f"elements {list(chosen)} of a matrix are no neighbours")
+        matrix, stored = self.matrices[slot], f"stored {held.text}"
+        home = next((frame[stored] for frame in self.frames if stored in frame), None)
+        if home is None:
+            if slot not in self.homes:
+                self.homes[slot] = self.at_entry(f"alloca [{matrix.nbytes} x i8], align {LINE}")
+                self.stack_bytes += matrix.nbytes
+            home = self.frames[-1][stored] = self.homes[slot]
+            matrix.store(self, held.text, home)
+        size = held.dtype.itemsize
+        at = self.pure(f"getelementptr i8, ptr {home}, i64 {chosen[0] * size}")
+        name = self.fresh("l")
+        self.lines.append(f"  {name} = load {register_type(held.dtype, lanes)}, ptr {at}, align {size}")
+        return Val(name, held.dtype, lanes)
 
     def _lane_of(self, held: Val, lane: int) -> Val:
         return Val(self.pure(f"extractelement {held.type} {held.text}, i32 {lane}"), held.dtype, 0)

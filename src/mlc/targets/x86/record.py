@@ -9,6 +9,7 @@ from typing import Any
 from mlc.errors import UsageError
 from mlc.targets.cpu.dot import stored_pairs
 from mlc.targets.cpu.record import Cpu
+from mlc.targets.x86.amx import matrices_of
 from mlc.targets.x86.dot import bf16_dot_of, bit_counter_of, dot_of, narrow_dot_of, taps_dot_of, word_dot_of
 from mlc.targets.x86.features import needed_features
 
@@ -127,5 +128,6 @@ def _with_dot(record: Cpu) -> Cpu:
         bf16_dot=bf16_dot_of(lanes, features),
         stored_dot=stored_pairs(lanes),
         bit_counter=bit_counter_of(lanes, features),
+        matrices=matrices_of(lanes, features),
         permutes_bytes=lanes == 16 and "avx512vbmi" in features,
     )

@@ -179,7 +179,7 @@ class LocalMeasurer:
         self._handles = 0
         self._patience = Patience(options.retries)
         self._states = [_State() for _ in tasks]
-        self._products = [_products(t) for t in tasks]
+        self._products = [_products(t) / target.most_products(t.terms) for t in tasks]
         self._end = weakref.finalize(self, _close, self._lanes, self._zygote, os.getpid())
 
     def measure(self, task: int, configs: Sequence[Config], done: Done | None = None) -> list[Measurement]:
@@ -572,11 +572,11 @@ class LocalMeasurer:
             return 0.0
         task = self.tasks[number]
         written = sum(v.type.nbytes for v in task.node.outputs)
-        return max(2 * self._products[number] / task.terms, written / 2) / (self.peak * self.threads * _MARGIN)
+        return max(2 * self._products[number], written / 2) / (self.peak * self.threads * _MARGIN)
 
 
 def _products(task: Task) -> float:
-    """Multiply-adds that a task's sums take: what else it does has other ports of a core."""
+    """Products that a task's sums add up: what else it does has other ports of a core."""
     operands = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in task.node.inputs]
     return products(list(express(task.node, operands)))
 

@@ -18,7 +18,7 @@ from mlc.settings import CompileOptions
 from mlc.targets.base import Target
 from mlc.targets.bench import Bench, Program, Stand
 from mlc.tuning.measure.building import BuildShop
-from mlc.tuning.measure.candidate import Candidate, CandidateError, Packed, difference
+from mlc.tuning.measure.candidate import Candidate, CandidateError, Packed, difference, rounds_floats
 from mlc.tuning.measure.cases import INTERPRETED, Case, Reference, cases_in, draw_inputs
 from mlc.tuning.measure.frames import Channel, Message
 from mlc.tuning.measure.guard import Answer, guarded
@@ -87,7 +87,8 @@ class Workshop:
                     place[...] = result
                 for v, (got, expected) in zip(task.node.outputs, reference.spot_check(case, rng), strict=False):
                     # the tolerance follows the largest element of all, not of those looked at
-                    difference(f"untuned {v.name}", *_with_largest(got, expected, case.results))
+                    both, rounded = _with_largest(got, expected, case.results), rounds_floats(task.node)
+                    difference(f"untuned {v.name}", *both, rounded=rounded)
             return {"how": "untuned"}, b""
 
         channel.send(*guarded(channel.receive(), make))

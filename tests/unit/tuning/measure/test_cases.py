@@ -92,6 +92,15 @@ def test_one_wrong_element_of_a_million_is_found(where: int) -> None:
         assert info.value.failure is Failure.WRONG_OUTPUT
 
 
+def test_bytes_are_exact_but_for_one_step_of_a_rounded_sum() -> None:
+    expected = np.arange(256, dtype=np.uint8)
+    off = expected - (expected == 77).astype(np.uint8)
+    difference("y", off, expected, rounded=True)
+    for got, rounded in ((off, False), (off - (expected == 77).astype(np.uint8), True)):
+        with pytest.raises(CandidateError, match="y: "):
+            difference("y", got, expected, rounded=rounded)
+
+
 def test_nan_where_nan_belongs_is_right() -> None:
     expected = np.array([1, np.nan, np.inf], np.float32)
     difference("y", expected.copy(), expected)

@@ -30,12 +30,12 @@ def test_orders_configurations_of_an_operator_it_has_not_seen() -> None:
 
 
 def test_each_processor_has_its_own_and_others_take_those_of_like_units() -> None:
-    zen3, zen4, zen5, haswell, tiger, skylake = (
+    zen3, zen4, zen5, rapids, haswell, tiger, skylake = (
         prior_of(get_target(f"x86 -mcpu={cpu}"))
-        for cpu in ("znver3", "znver4", "znver5", "haswell", "tigerlake", "skylake-avx512")
+        for cpu in ("znver3", "znver4", "znver5", "sapphirerapids", "haswell", "tigerlake", "skylake-avx512")
     )
-    assert len({id(known) for known in (zen3, zen4, zen5)}) == 3
-    assert (haswell, tiger, skylake) == (zen3, zen4, zen5)
+    assert len({id(known) for known in (zen3, zen4, zen5, rapids)}) == 4
+    assert (haswell, tiger, skylake) == (zen3, zen4, rapids)
     assert haswell is not None
 
 

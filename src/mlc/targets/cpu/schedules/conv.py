@@ -25,6 +25,13 @@ from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_blocking import CACHED, Blocking, chunks_of, come_from_far, cut_for_caches
 from mlc.targets.cpu.schedules.conv_filters import block_of, in_filters, passes_over, worthy_block
 from mlc.targets.cpu.schedules.conv_loops import ConvPlan, blocked_loops, chunked_loops
+from mlc.targets.cpu.schedules.conv_matrix import (
+    MatrixConv,
+    ask_matrices,
+    conv_by_matrices,
+    lies_in_matrices,
+    matrix_layouts,
+)
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.cpu.schedules.conv_runs import may_run, run_weight_layout, runs_pay, terms_of_run
 from mlc.targets.cpu.schedules.conv_tile import (
@@ -511,6 +518,8 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     k = input_at(g, role.weights)
     if k is None or not (site.constant[k] or _worth_packing(g, site, target)):
         return row_major(g, site, target)
+    if site.constant[k] and (way := _by_matrices(g, target)) is not None:
+        return matrix_layouts(g, site, target, way)
     terms = terms_of(g, target)
     between_plain = terms == 1 and site.row_major and all(t.layout is None for t in site.inputs) and role.single_pixels
     if between_plain and role.groups == 1 and not _worth_blocks(g, target):
@@ -577,7 +586,25 @@ def _worth_packing(g: Group, site: Site, target: Cpu) -> bool:
     return in_blocks + PACKING * moved / bandwidth(moved, target) < worth * by_rows
 
 
+def _by_matrices(g: Group, target: Cpu) -> MatrixConv | None:
+    """How a unit for matrices computes a convolution, if it does."""
+    if target.matrices is None or not may_be_blocked(g, target) or dot_of_conv(g, target) is None:
+        return None
+    return ask_matrices(g, target, _cycles_of_vectors(g, target))
+
+
+def _cycles_of_vectors(g: Group, target: Cpu) -> float:
+    dot = dot_of_conv(g, target)
+    assert dot is not None
+    machine = target.adding(dot)
+    flat = _ask_flat(g, machine)
+    return conv_cycles(_product(g, flat, machine), machine, _border(g, flat, machine)) * dot.operations
+
+
 def _schedule(g: Group, target: Cpu) -> Schedule:
+    way = _by_matrices(g, target)
+    if way is not None and lies_in_matrices(g, target, way):
+        return conv_by_matrices(g, target, way)
     if not may_be_blocked(g, target) and (block := block_of(g)):
         tiling = blocks_of_filters(g, block)
         rows, columns = passes_over(g, block, target)

@@ -29,7 +29,7 @@ COPIED = 8
 
 def may_run(role: Convolution, dot: Dot | None, target: Cpu) -> bool:
     """Whether windows can be runs: images of few channels are copied anyway, here by permutations of bytes."""
-    if dot is None or dot.rows > 1 or not target.permutes_bytes:
+    if dot is None or (dot.rows > 1 and not dot.is_matrix) or not target.permutes_bytes:
         return False
     near = all(k == 1 or d == 1 for k, d in zip(role.taps, role.dilations, strict=True))
     few = role.groups == 1 and role.data.shape[1] < MIN_BLOCKED and not role.single_pixels

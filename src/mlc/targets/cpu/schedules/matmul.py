@@ -19,8 +19,10 @@ from mlc.lower.symbolic import assumed, plain
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import USABLE, Product, Tile, all_tiles, balance, best_tile, fetches_ahead
 from mlc.targets.cpu.dot import Dot
+from mlc.targets.cpu.matrix import Work
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.matmul_matrix import matrix_layouts, product_by_matrices, work_of_matrices
 from mlc.targets.cpu.schedules.tile import ask_tile, cut_depth, finish_tile, hold_terms, multiply_lanes, steps_of
 from mlc.targets.groups.group import (
     Group,
@@ -47,6 +49,7 @@ FEW = 3  # rows up to which what is right of them is read as often as it is used
 AHEAD, AHEAD_TILES = (0, 1, 2, 4, 8, 16, 32), (0, 1, 2, 4, 8)
 SHORTEST = 32  # terms of a chunk, after which the sums of a tile are read and written
 ENOUGH_TILES = 8  # of rows that read a packed panel
+WORTH_MATRICES = 0.9  # part of the cycles by vectors that whole matrices may take at most
 EVEN = 1.15  # threads may wait this much longer than their share for the slowest
 
 
@@ -126,6 +129,8 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     role = _role(g)
     packed = role.right in g.layouts and len(role.right.shape) == 2 and role.right.op is None
     dot = _dot_of_product(g, target) if packed else None
+    if dot is not None and (work := _by_matrices(g, dot, target)) is not None:
+        return product_by_matrices(g, target, work)
     whole = None if dot is None else _in_whole_instructions(g, target, dot)
     if whole is not None:
         g = whole.group
@@ -442,6 +447,24 @@ def _in_blocks(anchor: te.Compute, blocks: Dot) -> bool:
     return rows > 0 and rows % blocks.rows == 0 and terms % blocks.terms == 0
 
 
+def _by_matrices(g: Group, dot: Dot, target: Cpu) -> Work | None:
+    """What a unit for matrices does for a product, where the knobs say that it does; untuned, where it takes less than
+    an instruction on vectors.
+    """
+    work = work_of_matrices(g, target)
+    if work is None:
+        return None
+    assert target.matrices is not None
+    assert g.anchor is not None
+    (m, n), depth = g.anchor.shape, g.anchor.reduce_axes[0].hi + 1
+    machine = target.adding(dot)
+    steps = -(-depth // dot.terms)
+    product = Product(m, -(-n // target.lanes), steps)
+    by_vectors = product.cycles(tile_of(m, n, steps, machine), machine) * dot.operations
+    usual = target.matrices.least_cycles(work, target) < WORTH_MATRICES * by_vectors
+    return work if g.knobs.category("matrices", (False, True), default=usual) else None
+
+
 def _in_whole_instructions(g: Group, target: Cpu, dot: Dot) -> _Whole:
     """Rows in as many terms, and results in as many columns, as instructions and register tiles take."""
     anchor = g.anchor
@@ -520,6 +543,8 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     dot = _dot_of_product(g, target)
     if not site.constant[k] and (dot is not None or not _worth_panels(g, target)):
         return row_major(g, site, target)
+    if dot is not None and (work := _by_matrices(g, dot, target)) is not None:
+        return matrix_layouts(g, site, target, work, k)
     deep = _deep(g, target) if dot is None else None
     rows, tile = g.outputs[0].shape[0], None if deep is None else deep[0]
     panels = panel_layout(role.right.shape, role.transposed, rows, target.adding(dot), g.knobs, dot, tile)

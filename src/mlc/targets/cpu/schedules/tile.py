@@ -116,6 +116,9 @@ def instruction_loops(
     if dot.rows == 1:
         return depth, rows, (lane, terms)
     rows, row = local.split(rows, dot.rows)
+    if dot.is_matrix:
+        run, term = local.split(terms, NEIGHBOURS // dot.types[0].itemsize)
+        return depth, rows, (row, lane, run, term)
     block, column = local.split(lane, dot.rows)
     run, term = local.split(terms, NEIGHBOURS // dot.types[0].itemsize)
     # as the intrinsic has its axes: a sum that is set to zero says nothing about their order

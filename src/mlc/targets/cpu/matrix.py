@@ -1,0 +1,134 @@
+"""Units that multiply whole matrices of bytes, whose sums have registers of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from mlc.ir.types import DType
+from mlc.lower.knobs import Knobs, divisors
+from mlc.targets.cpu.dot import Dot
+
+if TYPE_CHECKING:
+    from mlc.targets.cpu.record import Cpu
+
+NEAR = 0.75  # part of the first-level cache that a panel of weights can count on
+
+
+class Sums(NamedTuple):
+    """What is summed up at once: ``bands`` matrices below each other, of ``rows`` each, by ``vectors`` side by side."""
+
+    rows: int
+    bands: int
+    vectors: int
+
+
+class Work(NamedTuple):
+    """A product of matrices.
+
+    Args:
+        rows: of a matrix of data.
+        bands: of so many rows.
+        columns: vectors of results.
+        steps: matrices that are multiplied for each sum.
+        padded: whether there may be more bands than there are rows for; else tiles have to be whole.
+    """
+
+    rows: int
+    bands: int
+    columns: int
+    steps: int
+    padded: bool = False
+
+
+@dataclass(frozen=True)
+class MatrixUnit:
+    """A unit that adds the product of ``[rows, terms]`` and ``[terms, lanes]`` bytes to ``[rows, lanes]`` sums.
+
+    Args:
+        dot: the instruction for so many rows.
+        rows: at most; fewer take as long.
+        terms: of a sum.
+        registers: for sums and operands, each a whole matrix.
+        cycles: until the next one can begin.
+        latency: cycles until its sums can be added to.
+    """
+
+    dot: Callable[[int], Dot]
+    rows: int
+    terms: int
+    registers: int
+    cycles: float
+    latency: float
+
+    @property
+    def types(self) -> tuple[DType, DType]:
+        """Of data and weights."""
+        return self.dot(self.rows).types[:2]
+
+    @property
+    def products_per_cycle(self) -> float:
+        """At most."""
+        lanes: int = self.dot(self.rows).intrinsic.behaviour.shape[-1]
+        return self.rows * lanes * self.terms / self.cycles
+
+    def rows_of(self, extent: int) -> list[int]:
+        """Rows that a matrix may have, so that an extent is made of whole ones."""
+        return [k for k in divisors(extent) if self.rows // 4 <= k <= self.rows]
+
+    def fits(self, sums: Sums) -> bool:
+        """Whether the sums and their operands have a register each, where an operand stays for its last product."""
+        bands, vectors = sums.bands, sums.vectors
+        operands = 2 if min(bands, vectors) == 1 else bands + vectors
+        return bands * vectors + operands <= self.registers
+
+    def cycles_of(self, work: Work, sums: Sums, target: Cpu) -> float:
+        """Cycles of a product whose operands are in the caches; the last vectors are computed by a whole tile as well.
+
+        Args:
+            work: what is computed.
+            sums: at once.
+            target: has the caches.
+        """
+        near = work.steps * self.terms * sums.vectors * target.lanes <= NEAR * target.l1
+        row = target.vector_bytes / target.l2_bandwidth if not near else 1 / target.loads
+        products = sums.bands * sums.vectors
+        read = sums.bands * sums.rows / target.loads + sums.vectors * self.rows * row
+        step = max(products * self.cycles, self.latency, read)
+        tiles = -(-work.bands // sums.bands) * -(-work.columns // sums.vectors)
+        return tiles * (work.steps * step + self.latency)
+
+    def least_cycles(self, work: Work, target: Cpu) -> float:
+        """The same with the sums that take least."""
+        return self.cycles_of(work, _usual_sums(self, work, target), target)
+
+    def best(self, works: Iterable[Work], target: Cpu) -> Work | None:
+        """The one that takes least of several ways to cut something into matrices, if there is any."""
+        return min(works, key=lambda work: self.least_cycles(work, target), default=None)
+
+    def ask_sums(self, knobs: Knobs, work: Work, target: Cpu) -> Sums:
+        """What is summed up at once, as the knobs say; untuned, what takes least.
+
+        Raises:
+            ScheduleError: the configuration is refused.
+        """
+        known, default = _all_sums(self, work), _usual_sums(self, work, target)
+        bands = knobs.discrete("bands", sorted({s.bands for s in known}), default=default.bands)
+        vectors = knobs.discrete("vectors", sorted({s.vectors for s in known}), default=default.vectors)
+        sums = Sums(work.rows, bands, vectors)
+        knobs.require(self.fits(sums), "the sums of a tile do not fit the registers")
+        return sums
+
+
+def _all_sums(unit: MatrixUnit, work: Work) -> list[Sums]:
+    """All that fit the registers."""
+    wide = range(1, min(unit.registers, work.columns + 1))
+    high = range(1, min(unit.registers, work.bands + 1)) if work.padded else divisors(work.bands)
+    return [s for b in high for v in wide if unit.fits(s := Sums(work.rows, b, v))]
+
+
+@lru_cache(maxsize=1024)  # every run of a template asks
+def _usual_sums(unit: MatrixUnit, work: Work, target: Cpu) -> Sums:
+    return min(_all_sums(unit, work), key=lambda s: (round(unit.cycles_of(work, s, target)), -s.bands))

@@ -1,0 +1,102 @@
+"""Matrix products by a unit that multiplies whole matrices (AMX): 16 rows by 16 columns, 64 terms at a time."""
+
+from __future__ import annotations
+
+from mlc.ir import te
+from mlc.ir.layout import Layout
+from mlc.ir.site import Site
+from mlc.lower.schedule import Schedule
+from mlc.targets.base import LayoutChoice
+from mlc.targets.cpu.dot import Dot
+from mlc.targets.cpu.matrix import Sums, Work
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.tile import finish_tile, instruction_loops, multiply_lanes
+from mlc.targets.groups.group import Group, accumulate_in_registers, with_copy
+from mlc.targets.groups.layouts import in_layout
+from mlc.targets.groups.roles import Contraction
+from mlc.targets.groups.terms import over_depth
+
+
+def work_of_matrices(g: Group, target: Cpu) -> Work | None:
+    """What the unit has to do for a product of rows whose terms are neighbours; ``None`` where it cannot do it."""
+    unit, role, anchor = target.matrices, g.role, g.anchor
+    assert isinstance(role, Contraction)
+    assert anchor is not None
+    if unit is None or role.bits is not None or (role.left.dtype, role.right.dtype) != unit.types:
+        return None
+    (m, n), depth = anchor.shape, anchor.reduce_axes[0].hi + 1
+    if n % target.lanes:
+        return None
+    columns, steps = n // target.lanes, -(-depth // unit.terms)
+    return unit.best((Work(rows, m // rows, columns, steps) for rows in unit.rows_of(m)), target)
+
+
+def panels_of_matrices(right: te.Tensor, sums: Sums, target: Cpu, dot: Dot, *, transposed: bool) -> Layout:
+    """``[N / panel][K / 64][16][panel][4]`` of a right operand."""
+    n_dim, k_dim = (0, 1) if transposed else (1, 0)
+    panel = sums.vectors * target.lanes
+    layout = Layout(right.shape).pad(n_dim, 0, -right.shape[n_dim] % panel)
+    layout = layout.pad(k_dim, 0, -right.shape[k_dim] % dot.terms).split(n_dim, panel)
+    return dot.packed(layout.reorder(0, 2, 1) if transposed else layout.reorder(1, 0, 2), target.lanes)
+
+
+def matrix_layouts(g: Group, site: Site, target: Cpu, work: Work, k: int) -> LayoutChoice:
+    """Row-major, the right operand, which is the input ``k``, in panels."""
+    role, unit = g.role, target.matrices
+    assert isinstance(role, Contraction)
+    assert unit is not None
+    sums = unit.ask_sums(g.knobs, work, target)
+    packed = panels_of_matrices(role.right, sums, target, unit.dot(sums.rows), transposed=role.transposed)
+    return in_layout(g, site, None, target.lanes, {k: packed})
+
+
+def product_by_matrices(g: Group, target: Cpu, work: Work) -> Schedule:
+    """A product whose sums are in registers of matrices.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
+    unit, anchor = target.matrices, g.anchor
+    assert unit is not None
+    assert anchor is not None
+    sums = unit.ask_sums(g.knobs, work, target)
+    dot = unit.dot(sums.rows)
+    depth, padded = anchor.reduce_axes[0].hi + 1, work.steps * unit.terms
+    layouts: dict[te.Tensor, Layout] = {}
+    copy = None
+    if padded > depth:
+        g = with_copy(g)
+        assert isinstance(g.role, Contraction)
+        copy = g.role.left
+        layouts[copy] = Layout(copy.shape).pad(1, 0, padded - depth)
+    p, new = over_depth(g, padded).applied(layouts)
+    assert p.anchor is not None
+    product = p.anchor.outputs[0]
+    copies = [] if copy is None else [new[copy]]
+    s = Schedule(p.outputs)
+    product = accumulate_in_registers(s, product, copies)
+    out = p.outputs[0]
+    stage = s[out]
+    i, j = stage.op.axes
+    panels, ji = stage.split(j, sums.vectors * target.lanes)
+    tiles, ii = stage.split(i, sums.rows * sums.bands)
+    ju, jv = stage.split(ji, target.lanes)
+    stage.reorder(panels, tiles, ii, ju, jv)
+    at = stage.fuse(panels, tiles)
+    stage.parallel(at)
+    stage.vectorize(jv)
+    local = s[product]
+    local.compute_at(stage, at)
+    finish_tile(s, out, product, at, (ii, ju))
+    i, j = local.op.axes
+    (k,) = local.op.reduce_axes
+    vectors, lane = local.split(j, target.lanes)
+    k, bands, lanes = instruction_loops(local, k, i, lane, dot)
+    local.reorder(k, bands, vectors, *lanes)
+    multiply_lanes(local, lanes[0], dot)
+    local.unroll(vectors)
+    local.unroll(bands)
+    for t in copies:
+        spread(s[t], target)
+    return s
