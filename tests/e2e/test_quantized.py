@@ -123,7 +123,7 @@ def test_convolutions_by_other_instructions(name, cpu):
 MATRICES = {
     "image": Case(64, 64, size=(14, 14), zero=3),
     "image, channels that fill no matrix": Case(100, 40, size=(9, 10), n=2, zero=200, relu=True),
-    "image, pixels": Case(64, 96, k=1, size=(12, 12), pads=(0, 0, 0, 0), n=2),
+    "image, pixels": Case(64, 96, k=1, size=(14, 14), pads=(0, 0, 0, 0), n=2),
     "image, stride": Case(64, 64, size=(27, 28), stride=2, zero=9),
     "image, signed": Case(128, 32, size=(12, 12), zero=-5, dtype=np.int8, out_zero=4),
     "gathered": Case(256, 128, size=(7, 7), n=2, zero=77),

@@ -10,7 +10,7 @@ from onnx import helper
 import mlc
 from mlc.api.losses import losses, losses_by_layer
 from mlc.ir.types import bf16
-from tests.e2e.compiled import assert_same, compiled, load, network, reference
+from tests.e2e.compiled import assert_same, compiled, load, network, reference, run_here
 
 HAS_AVX2, HAS_BF16 = (llvm.get_host_cpu_features().get(name, False) for name in ("avx2", "avx512bf16"))
 TARGETS = ["x86", "x86 -mcpu=x86-64", *(["x86 -mcpu=haswell"] if HAS_AVX2 else [])]
@@ -78,6 +78,22 @@ def test_products_in_bf16(m, k, n, target):
     for threads in (1, 2) if target == "x86" and m > 1 else (1,):
         got = compiled(model, feeds, target=target, bf16=True, allow_emulation=True, threads=threads)
         assert_same(got, reference(model, feeds), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("m, k, n, gelu", [(32, 256, 64, False), (20, 100, 48, False), (128, 768, 96, True)])
+def test_products_in_bf16_by_matrices(m, k, n, gelu):
+    """With what follows them in registers, or in memory; terms that fill no matrix, a row that is infinite."""
+    rng = np.random.default_rng(k)
+    stored = {"w": exact(rng, k, n)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["g"]), helper.make_node("Tanh" if gelu else "Neg", ["g"], ["y"])]
+    x = (rng.integers(-127, 128, (m, k)) / 1024).astype(np.float32)
+    x[0] = np.inf
+    model = network(nodes, {"x": x}, ["y"], stored)
+    package = mlc.compile(load(model), "x86 -mcpu=sapphirerapids", bf16=True, verify_passes=True)
+    assert "tdpbf16ps." in package.members["src/kernels.txt"].decode()
+    got, want = run_here(package, {"x": x}), reference(model, {"x": x})
+    assert_same({"y": got["y"][1:]}, {"y": want["y"][1:]}, tolerance=1e-5)
+    np.testing.assert_array_equal(got["y"][0], want["y"][0])
 
 
 @pytest.mark.skipif(not HAS_BF16, reason="this machine has no AVX-512 BF16")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from mlc.errors import DeviceError, PackageError, UsageError
 from mlc.runtime.manifest import SYMBOLS, TargetSpec
+from mlc.runtime.matrices import has_matrices
 
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 _CALL = (_POINTER,) * 5  # inputs, outputs, params, workspace, pool
@@ -51,6 +52,8 @@ def check_device(target: TargetSpec) -> None:
             f"this CPU ({llvm.get_host_cpu_name()}) lacks {', '.join(missing)}, which the module uses",
             hint=f"it was compiled for {target.string!r}; compile it for this CPU, or for the least of its family",
         )
+    if "amx-tile" in target.features and not has_matrices():
+        raise DeviceError("Linux refuses AMX, which the module uses", hint="compile it with -mattr=-amx-tile")
 
 
 class NativeModel:

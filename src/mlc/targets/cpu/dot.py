@@ -82,7 +82,8 @@ class Dot:
         rank = len(layout.physical_shape)
         layout = layout.split(rank - 2, self.terms)
         if self.is_matrix:
-            return layout.split(rank - 1, NEIGHBOURS).reorder(*range(rank), rank + 1, rank)
+            run = NEIGHBOURS // self.types[0].itemsize
+            return layout.split(rank - 1, run).reorder(*range(rank), rank + 1, rank)
         if self.interleaved:
             return layout.reorder(*range(rank - 1), rank, rank - 1)
         return layout.split(rank, lanes).reorder(*range(rank - 1), rank, rank - 1, rank + 1)

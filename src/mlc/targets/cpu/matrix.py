@@ -1,4 +1,4 @@
-"""Units that multiply whole matrices of bytes, whose sums have registers of their own."""
+"""Units that multiply whole matrices of bytes or bf16, whose sums have registers of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlc.targets.cpu.dot import Dot
 if TYPE_CHECKING:
     from mlc.targets.cpu.record import Cpu
 
-NEAR = 0.75  # part of the first-level cache that a panel of weights can count on
+NEAR = 0.5  # part of the first-level cache that a panel of weights can count on while data pass by
 
 
 class Sums(NamedTuple):
@@ -45,10 +45,11 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class MatrixUnit:
-    """A unit that adds the product of ``[rows, terms]`` and ``[terms, lanes]`` bytes to ``[rows, lanes]`` sums.
+    """A unit that adds the product of ``[rows, terms]`` and ``[terms, lanes]`` numbers to ``[rows, lanes]`` sums.
 
     Args:
         dot: the instruction for so many rows.
+        types: of data and weights.
         rows: at most; fewer take as long.
         terms: of a sum.
         registers: for sums and operands, each a whole matrix.
@@ -57,16 +58,12 @@ class MatrixUnit:
     """
 
     dot: Callable[[int], Dot]
+    types: tuple[DType, DType]
     rows: int
     terms: int
     registers: int
     cycles: float
     latency: float
-
-    @property
-    def types(self) -> tuple[DType, DType]:
-        """Of data and weights."""
-        return self.dot(self.rows).types[:2]
 
     @property
     def products_per_cycle(self) -> float:
@@ -79,10 +76,12 @@ class MatrixUnit:
         return [k for k in divisors(extent) if self.rows // 4 <= k <= self.rows]
 
     def fits(self, sums: Sums) -> bool:
-        """Whether the sums and their operands have a register each, where an operand stays for its last product."""
-        bands, vectors = sums.bands, sums.vectors
-        operands = 2 if min(bands, vectors) == 1 else bands + vectors
-        return bands * vectors + operands <= self.registers
+        """Whether the sums and all operands have a register each.
+
+        Registers are not renamed: an operand that takes another one's place waits for the product of that, and the next
+        product for the operand.
+        """
+        return sums.bands * sums.vectors + sums.bands + sums.vectors <= self.registers
 
     def cycles_of(self, work: Work, sums: Sums, target: Cpu) -> float:
         """Cycles of a product whose operands are in the caches; the last vectors are computed by a whole tile as well.
@@ -92,11 +91,15 @@ class MatrixUnit:
             sums: at once.
             target: has the caches.
         """
-        near = work.steps * self.terms * sums.vectors * target.lanes <= NEAR * target.l1
-        row = target.vector_bytes / target.l2_bandwidth if not near else 1 / target.loads
+        # bytes of a step that come from the second-level cache: what a tile reads of weights stays in the first if it
+        # leaves room for the data, which pass by
+        weights, data = sums.vectors * self.rows * target.vector_bytes, sums.bands * sums.rows * target.vector_bytes
+        near = weights * work.steps <= NEAR * target.l1
+        few = (weights + data) * work.steps <= NEAR * target.l1
+        far = 0 if few else data if near else data + weights
+        loads = (weights + data) / (target.loads * target.vector_bytes)
         products = sums.bands * sums.vectors
-        read = sums.bands * sums.rows / target.loads + sums.vectors * self.rows * row
-        step = max(products * self.cycles, self.latency, read)
+        step = max(products * self.cycles, self.latency, loads, far / target.l2_bandwidth)
         tiles = -(-work.bands // sums.bands) * -(-work.columns // sums.vectors)
         return tiles * (work.steps * step + self.latency)
 

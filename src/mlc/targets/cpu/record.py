@@ -50,7 +50,7 @@ class Cpu:
         taps_dot: the one for data of each lane's own, where that pays.
         bf16_dot: the instruction that adds up products of bf16, if there is one.
         block_dots: those that multiply blocks of two rows by two columns, of bytes or bf16.
-        matrices: what multiplies whole matrices of bytes, if anything does.
+        matrices: units that multiply whole matrices, of bytes or bf16.
         rows: of data that an instruction takes at once, by as many columns; see :meth:`adding`.
         stored_dot: how floats are multiplied by bf16 of memory, where that is faster than to widen vector by vector.
         bit_counter: how it multiplies numbers of one or two bits, if it does.
@@ -90,7 +90,7 @@ class Cpu:
     bf16_dot: Dot | None = None
     stored_dot: Dot | None = None
     block_dots: tuple[Dot, ...] = ()
-    matrices: MatrixUnit | None = None
+    matrices: tuple[MatrixUnit, ...] = ()
     rows: int = 1
     bit_counter: BitCounter | None = None
     permutes_bytes: bool = False
@@ -152,6 +152,10 @@ class Cpu:
     def block_dot_of(self, x: DType, w: DType) -> Dot | None:
         """How two rows of such operands are multiplied by two columns at once, if there is an instruction for it."""
         return next((d for d in self.block_dots if d.types[:2] == (x, w)), None)
+
+    def matrices_of(self, x: DType, w: DType) -> MatrixUnit | None:
+        """The unit that multiplies whole matrices of such operands, if there is one."""
+        return next((unit for unit in self.matrices if unit.types == (x, w)), None)
 
     @property
     def dots(self) -> tuple[Dot, ...]:

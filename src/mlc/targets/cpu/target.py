@@ -133,10 +133,9 @@ class CpuTarget:
         return bytes_gain_of(node, self.record)
 
     def most_products(self, terms: int) -> float:
-        unit = self.record.matrices
-        if unit is None or terms < NEIGHBOURS:
-            return terms
-        return max(terms, unit.products_per_cycle / (self.record.lanes * self.record.fmas))
+        units = [unit for unit in self.record.matrices if unit.types[0].itemsize * terms == NEIGHBOURS]
+        floats = self.record.lanes * self.record.fmas
+        return max([terms, *(unit.products_per_cycle / floats for unit in units)])
 
     def multiplied_bytes(self) -> DType:
         return u8 if self.record.dot is None else self.record.dot.types[0]

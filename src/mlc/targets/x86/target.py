@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
+from mlc.runtime.matrices import has_matrices
 from mlc.targets.cpu.options import processor_options
 from mlc.targets.cpu.record import with_this_machine
 from mlc.targets.cpu.target import CpuTarget
@@ -54,7 +55,9 @@ define internal void @evicted() alwaysinline {
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
-        host = llvm.get_host_cpu_features()
+        host = dict(llvm.get_host_cpu_features())
+        if host.get("amx-tile", False) and not has_matrices():
+            host["amx-tile"] = False
         features = (*sorted(f"{'+' if on else '-'}{f}" for f, on in host.items()), *given)
         name = host_name(llvm.get_host_cpu_name(), [feature for feature, on in host.items() if on])
         record = with_this_machine(record_for(name, features))

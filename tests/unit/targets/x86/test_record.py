@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import llvmlite.binding as llvm
 import pytest
 
-from mlc.ir.types import bf16, f32
-from mlc.targets.x86 import record
+from mlc.ir.types import bf16, f32, i8, u8
+from mlc.targets.base import get_target
+from mlc.targets.x86 import record, target
+from mlc.targets.x86.features import needed_features
 from mlc.targets.x86.record import host_name, known_features, record_for
 
 
@@ -62,3 +65,27 @@ def test_what_bytes_gain(cpu: str, gain: float) -> None:
 )
 def test_a_machine_is_named_by_what_it_has(named: str, has: str, expected: str) -> None:
     assert host_name(named, known_features(has)) == expected
+
+
+def test_matrices_multiply_bytes_and_bf16_where_there_is_amx() -> None:
+    units = record_for("sapphirerapids").matrices
+    assert [(unit.types, unit.terms, unit.products_per_cycle) for unit in units] == [
+        ((u8, i8), 64, 1024),
+        ((bf16, bf16), 32, 512),
+    ]
+    assert not record_for("sapphirerapids", ("-amx-tile",)).matrices
+    assert not record_for("znver5").matrices
+    # as many as vectors do, where matrices do not
+    assert get_target("x86 -mcpu=sapphirerapids").most_products(4) == 1024 / 32
+    assert get_target("x86 -mcpu=znver5").most_products(4) == 4
+
+
+def test_matrices_that_linux_does_not_give_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = {**dict.fromkeys(known_features("sapphirerapids"), True), "sse4a": False}
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: host)
+    monkeypatch.setattr(llvm, "get_host_cpu_name", lambda: "sapphirerapids")
+    for given in (True, False):
+        monkeypatch.setattr(target, "has_matrices", lambda given=given: given)
+        chosen = target.X86Target.from_options({})
+        assert bool(chosen.record.matrices) == given
+        assert ("amx-tile" in needed_features(chosen.record)) == given

@@ -588,7 +588,7 @@ def _worth_packing(g: Group, site: Site, target: Cpu) -> bool:
 
 def _by_matrices(g: Group, target: Cpu) -> MatrixConv | None:
     """How a unit for matrices computes a convolution, if it does."""
-    if target.matrices is None or not may_be_blocked(g, target) or dot_of_conv(g, target) is None:
+    if not target.matrices or not may_be_blocked(g, target) or dot_of_conv(g, target) is None:
         return None
     return ask_matrices(g, target, _cycles_of_vectors(g, target))
 

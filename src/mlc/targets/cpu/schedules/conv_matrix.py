@@ -80,10 +80,10 @@ def ask_matrices(g: Group, target: Cpu, by_vectors: float) -> MatrixConv | None:
         target: may have the unit.
         by_vectors: cycles by an instruction on vectors.
     """
-    unit = target.matrices
-    ways = [] if unit is None else _ways(g, unit, target)
-    if unit is None or not ways:
+    ways = _ways(g, target)
+    if not ways:
         return None
+    unit = _unit(g, target)
     cycles = {w.way: w.repeats * unit.least_cycles(w.work, target) + w.copied / COPIED for w in ways}
     best = min(cycles, key=lambda way: cycles[way])
     usual = str(best) if cycles[best] < WORTH_MATRICES * by_vectors else VECTORS
@@ -91,14 +91,23 @@ def ask_matrices(g: Group, target: Cpu, by_vectors: float) -> MatrixConv | None:
     return next((w for w in ways if w.way == chosen), None)
 
 
-def _ways(g: Group, unit: MatrixUnit, target: Cpu) -> list[MatrixConv]:
+def _unit(g: Group, target: Cpu) -> MatrixUnit:
+    """The unit for a convolution that it can compute."""
+    assert isinstance(g.role, Convolution)
+    unit = target.matrices_of(g.role.data.dtype, g.role.weights.dtype)
+    assert unit is not None
+    return unit
+
+
+def _ways(g: Group, target: Cpu) -> list[MatrixConv]:
     """The ways in which the unit can compute a convolution."""
     role, anchor = g.role, g.anchor
     assert isinstance(role, Convolution)
     assert anchor is not None
-    if role.groups != 1 or role.bits is not None or len(role.taps) != 2 or size_of(anchor.shape) == 0:
+    unit = target.matrices_of(role.data.dtype, role.weights.dtype)
+    if unit is None:
         return []
-    if (role.data.dtype, role.weights.dtype) != unit.types:
+    if role.groups != 1 or role.bits is not None or len(role.taps) != 2 or size_of(anchor.shape) == 0:
         return []
     n, o, *space = anchor.shape
     pixels, taps, columns = size_of(space), size_of(role.taps), -(-o // target.lanes)
@@ -122,29 +131,26 @@ def _ways(g: Group, unit: MatrixUnit, target: Cpu) -> list[MatrixConv]:
 
 def matrix_layouts(g: Group, site: Site, target: Cpu, way: MatrixConv) -> LayoutChoice:
     """Results in blocks of the vector width, weights in panels of what is summed up at once."""
-    role, unit = g.role, target.matrices
+    role, unit = g.role, _unit(g, target)
     assert isinstance(role, Convolution)
-    assert unit is not None
     k = input_at(g, role.weights)
     assert k is not None
     sums = unit.ask_sums(g.knobs, way.work, target)
-    packed = {k: _weights(role, way, sums, target)}
+    packed = {k: _weights(role, way, sums, unit.dot(sums.rows), target)}
     return in_blocks(g, site, target.lanes, packed)
 
 
 def lies_in_matrices(g: Group, target: Cpu, way: MatrixConv) -> bool:
     """Whether weights lie as the unit reads them: those that are known only when the model runs do not."""
-    role, unit = g.role, target.matrices
+    role, unit = g.role, _unit(g, target)
     assert isinstance(role, Convolution)
-    assert unit is not None
     sums = unit.ask_sums(g.knobs, way.work, target)
-    return g.layouts.get(role.weights) == _weights(role, way, sums, target)
+    return g.layouts.get(role.weights) == _weights(role, way, sums, unit.dot(sums.rows), target)
 
 
-def _weights(role: Convolution, way: MatrixConv, sums: Sums, target: Cpu) -> Layout:
+def _weights(role: Convolution, way: MatrixConv, sums: Sums, dot: Dot, target: Cpu) -> Layout:
     """``[O / panel][C / 64][taps…][16][panel][4]`` of ``[o, c, taps…]``; of runs, terms are in place of C and taps."""
-    assert target.matrices is not None
-    shape, dot, panel = role.weights.shape, target.matrices.dot(sums.rows), sums.vectors * target.lanes
+    shape, panel = role.weights.shape, sums.vectors * target.lanes
     if way.way is Way.RUNS:
         return run_weight_layout(shape, sums.vectors, target, dot)
     layout = Layout(tuple(shape)).pad(0, 0, -shape[0] % panel).pad(1, 0, -shape[1] % dot.terms)
@@ -159,8 +165,7 @@ def conv_by_matrices(g: Group, target: Cpu, way: MatrixConv) -> Schedule:
     Raises:
         ScheduleError: the configuration is refused.
     """
-    unit = target.matrices
-    assert unit is not None
+    unit = _unit(g, target)
     sums = unit.ask_sums(g.knobs, way.work, target)
     dot = unit.dot(sums.rows)
     if way.way is Way.RUNS:

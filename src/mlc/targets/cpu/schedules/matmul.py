@@ -454,14 +454,15 @@ def _by_matrices(g: Group, dot: Dot, target: Cpu) -> Work | None:
     work = work_of_matrices(g, target)
     if work is None:
         return None
-    assert target.matrices is not None
+    unit = target.matrices_of(_role(g).left.dtype, _role(g).right.dtype)
+    assert unit is not None
     assert g.anchor is not None
     (m, n), depth = g.anchor.shape, g.anchor.reduce_axes[0].hi + 1
     machine = target.adding(dot)
     steps = -(-depth // dot.terms)
     product = Product(m, -(-n // target.lanes), steps)
     by_vectors = product.cycles(tile_of(m, n, steps, machine), machine) * dot.operations
-    usual = target.matrices.least_cycles(work, target) < WORTH_MATRICES * by_vectors
+    usual = unit.least_cycles(work, target) < WORTH_MATRICES * by_vectors
     return work if g.knobs.category("matrices", (False, True), default=usual) else None
 
 

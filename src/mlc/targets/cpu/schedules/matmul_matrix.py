@@ -6,9 +6,10 @@ from mlc.ir import te
 from mlc.ir.layout import Layout
 from mlc.ir.site import Site
 from mlc.lower.schedule import Schedule
+from mlc.lower.symbolic import assumed
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.dot import Dot
-from mlc.targets.cpu.matrix import Sums, Work
+from mlc.targets.cpu.matrix import MatrixUnit, Sums, Work
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.tile import finish_tile, instruction_loops, multiply_lanes
@@ -17,13 +18,16 @@ from mlc.targets.groups.layouts import in_layout
 from mlc.targets.groups.roles import Contraction
 from mlc.targets.groups.terms import over_depth
 
+FEW_PANELS = 8  # below which threads share tiles of rows as well, and none fetches the weights of the next panel
+
 
 def work_of_matrices(g: Group, target: Cpu) -> Work | None:
     """What the unit has to do for a product of rows whose terms are neighbours; ``None`` where it cannot do it."""
-    unit, role, anchor = target.matrices, g.role, g.anchor
+    role, anchor = g.role, g.anchor
     assert isinstance(role, Contraction)
     assert anchor is not None
-    if unit is None or role.bits is not None or (role.left.dtype, role.right.dtype) != unit.types:
+    unit = target.matrices_of(role.left.dtype, role.right.dtype)
+    if unit is None or role.bits is not None:
         return None
     (m, n), depth = anchor.shape, anchor.reduce_axes[0].hi + 1
     if n % target.lanes:
@@ -32,8 +36,16 @@ def work_of_matrices(g: Group, target: Cpu) -> Work | None:
     return unit.best((Work(rows, m // rows, columns, steps) for rows in unit.rows_of(m)), target)
 
 
+def _unit(g: Group, target: Cpu) -> MatrixUnit:
+    """The unit for a product that it can compute."""
+    assert isinstance(g.role, Contraction)
+    unit = target.matrices_of(g.role.left.dtype, g.role.right.dtype)
+    assert unit is not None
+    return unit
+
+
 def panels_of_matrices(right: te.Tensor, sums: Sums, target: Cpu, dot: Dot, *, transposed: bool) -> Layout:
-    """``[N / panel][K / 64][16][panel][4]`` of a right operand."""
+    """``[N / panel][K / 64][16][panel][4]`` of a right operand of bytes."""
     n_dim, k_dim = (0, 1) if transposed else (1, 0)
     panel = sums.vectors * target.lanes
     layout = Layout(right.shape).pad(n_dim, 0, -right.shape[n_dim] % panel)
@@ -43,9 +55,8 @@ def panels_of_matrices(right: te.Tensor, sums: Sums, target: Cpu, dot: Dot, *, t
 
 def matrix_layouts(g: Group, site: Site, target: Cpu, work: Work, k: int) -> LayoutChoice:
     """Row-major, the right operand, which is the input ``k``, in panels."""
-    role, unit = g.role, target.matrices
+    role, unit = g.role, _unit(g, target)
     assert isinstance(role, Contraction)
-    assert unit is not None
     sums = unit.ask_sums(g.knobs, work, target)
     packed = panels_of_matrices(role.right, sums, target, unit.dot(sums.rows), transposed=role.transposed)
     return in_layout(g, site, None, target.lanes, {k: packed})
@@ -57,19 +68,18 @@ def product_by_matrices(g: Group, target: Cpu, work: Work) -> Schedule:
     Raises:
         ScheduleError: the configuration is refused.
     """
-    unit, anchor = target.matrices, g.anchor
-    assert unit is not None
+    unit, anchor = _unit(g, target), g.anchor
     assert anchor is not None
     sums = unit.ask_sums(g.knobs, work, target)
     dot = unit.dot(sums.rows)
     depth, padded = anchor.reduce_axes[0].hi + 1, work.steps * unit.terms
     layouts: dict[te.Tensor, Layout] = {}
     copy = None
-    if padded > depth:
+    if g.knobs.category("copy", (False, True), default=padded > depth):
         g = with_copy(g)
         assert isinstance(g.role, Contraction)
         copy = g.role.left
-        layouts[copy] = Layout(copy.shape).pad(1, 0, padded - depth)
+        layouts[copy] = Layout(copy.shape).pad(1, 0, padded - depth).split(1, unit.terms).reorder(1, 0, 2)
     p, new = over_depth(g, padded).applied(layouts)
     assert p.anchor is not None
     product = p.anchor.outputs[0]
@@ -83,17 +93,21 @@ def product_by_matrices(g: Group, target: Cpu, work: Work) -> Schedule:
     tiles, ii = stage.split(i, sums.rows * sums.bands)
     ju, jv = stage.split(ji, target.lanes)
     stage.reorder(panels, tiles, ii, ju, jv)
-    at = stage.fuse(panels, tiles)
+    fetch = g.knobs.category("prefetch", (False, True), default=panels.hi + 1 >= FEW_PANELS)
+    shared = [panels] if assumed(fetch) else [panels, tiles]
+    at = stage.fuse(*shared)
     stage.parallel(at)
     stage.vectorize(jv)
-    local = s[product]
-    local.compute_at(stage, at)
-    finish_tile(s, out, product, at, (ii, ju))
+    local, inside = s[product], tiles if assumed(fetch) else at
+    local.compute_at(stage, inside)
+    finish_tile(s, out, product, inside, (ii, ju))
     i, j = local.op.axes
     (k,) = local.op.reduce_axes
     vectors, lane = local.split(j, target.lanes)
     k, bands, lanes = instruction_loops(local, k, i, lane, dot)
     local.reorder(k, bands, vectors, *lanes)
+    if assumed(fetch):
+        local.prefetch(p.anchor.inputs[1], at, k, level=2)
     multiply_lanes(local, lanes[0], dot)
     local.unroll(vectors)
     local.unroll(bands)
