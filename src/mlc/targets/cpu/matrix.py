@@ -117,11 +117,13 @@ class MatrixUnit:
         Raises:
             ScheduleError: the configuration is refused.
         """
-        known, default = _all_sums(self, work), _usual_sums(self, work, target)
-        bands = knobs.discrete("bands", sorted({s.bands for s in known}), default=default.bands)
-        vectors = knobs.discrete("vectors", sorted({s.vectors for s in known}), default=default.vectors)
+        default, most = _usual_sums(self, work, target), range(1, self.registers // 2)
+        bands = knobs.discrete("bands", most, default=default.bands)
+        vectors = knobs.discrete("vectors", most, default=default.vectors)
         sums = Sums(work.rows, bands, vectors)
         knobs.require(self.fits(sums), "the sums of a tile do not fit the registers")
+        whole = work.padded or work.bands % bands == 0
+        knobs.require(whole and vectors <= work.columns, "matrices cannot be grouped evenly so")
         return sums
 
 

@@ -40,7 +40,6 @@ from mlc.targets.groups.terms import over_channels, over_runs
 
 WORTH_MATRICES = 0.9  # part of the cycles by vectors that matrices may take at most, the copy included
 COPIED = 8.0  # bytes of the copy that are written in a cycle
-VECTORS = "none"  # of matrices
 
 
 class Way(StrEnum):
@@ -73,7 +72,7 @@ class MatrixConv(NamedTuple):
 
 
 def ask_matrices(g: Group, target: Cpu, by_vectors: float) -> MatrixConv | None:
-    """How the unit computes a convolution, where the knobs say that it does; untuned, where that takes less.
+    """How the unit computes a convolution where that takes less, and as the knobs say: vectors have knobs of their own.
 
     Args:
         g: the convolution.
@@ -86,9 +85,10 @@ def ask_matrices(g: Group, target: Cpu, by_vectors: float) -> MatrixConv | None:
     unit = _unit(g, target)
     cycles = {w.way: w.repeats * unit.least_cycles(w.work, target) + w.copied / COPIED for w in ways}
     best = min(cycles, key=lambda way: cycles[way])
-    usual = str(best) if cycles[best] < WORTH_MATRICES * by_vectors else VECTORS
-    chosen = g.knobs.category("matrices", (VECTORS, *map(str, cycles)), default=usual)
-    return next((w for w in ways if w.way == chosen), None)
+    if cycles[best] >= WORTH_MATRICES * by_vectors:
+        return None
+    chosen = g.knobs.category("matrices", [str(way) for way in cycles], default=str(best))
+    return next(w for w in ways if w.way == chosen)
 
 
 def _unit(g: Group, target: Cpu) -> MatrixUnit:

@@ -448,9 +448,7 @@ def _in_blocks(anchor: te.Compute, blocks: Dot) -> bool:
 
 
 def _by_matrices(g: Group, dot: Dot, target: Cpu) -> Work | None:
-    """What a unit for matrices does for a product, where the knobs say that it does; untuned, where it takes less than
-    an instruction on vectors.
-    """
+    """What a unit for matrices does for a product, where that takes less than an instruction on vectors."""
     work = work_of_matrices(g, target)
     if work is None:
         return None
@@ -462,8 +460,7 @@ def _by_matrices(g: Group, dot: Dot, target: Cpu) -> Work | None:
     steps = -(-depth // dot.terms)
     product = Product(m, -(-n // target.lanes), steps)
     by_vectors = product.cycles(tile_of(m, n, steps, machine), machine) * dot.operations
-    usual = unit.least_cycles(work, target) < WORTH_MATRICES * by_vectors
-    return work if g.knobs.category("matrices", (False, True), default=usual) else None
+    return work if unit.least_cycles(work, target) < WORTH_MATRICES * by_vectors else None
 
 
 def _in_whole_instructions(g: Group, target: Cpu, dot: Dot) -> _Whole:
