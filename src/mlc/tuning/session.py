@@ -262,10 +262,10 @@ class Session:
         with self._choosing():
             self._searches.of(state).observe(configs, speeds)
         peak = self._measurer.peak * self._measurer.threads
-        if peak:
-            state.progress.least = state.task.flops / (peak * state.task.terms)
         for s in self.states:
-            s.peak = peak
+            s.peak = peak * self._target.most_products(s.task.terms)
+        if peak:
+            state.progress.least = state.task.flops / state.peak
         state.progress.measured(len(configs), state.best)
         if state.progress.done:
             state.end(Ended.HOPELESS)

@@ -38,7 +38,7 @@ class TaskState:
         open: whether something was measured since the decision.
         resumed: whether ``best`` was measured in an earlier run, beside an untuned time that the records do not tell.
         ended: why it gets no more trials; nothing while it may.
-        peak: operations a second of all cores that run it, the most that was seen; 0 while nothing was measured.
+        peak: operations a second that all cores that run it can do for it; 0 while nothing was measured.
     """
 
     task: Task
@@ -75,7 +75,7 @@ class TaskState:
         """The best speed over what the machine can do; nothing while either is unknown."""
         if not self.peak or not self.task.flops or self.best == float("inf"):
             return None
-        return self.task.flops / self.best / (self.peak * self.task.terms)
+        return self.task.flops / self.best / self.peak
 
     @property
     def gain(self) -> float | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from mlc.ir.types import DType
 from mlc.lower.knobs import Knobs, divisors
+from mlc.lower.symbolic import pinned
 from mlc.targets.cpu.dot import Dot
 
 if TYPE_CHECKING:
@@ -30,17 +31,26 @@ class Work(NamedTuple):
 
     Args:
         rows: of a matrix of data.
-        bands: of so many rows.
+        extent: rows in all.
+        along: what the rows of a matrix have to divide, of the extent; 0 where the last one may have some for nothing.
         columns: vectors of results.
         steps: matrices that are multiplied for each sum.
-        padded: whether there may be more bands than there are rows for; else tiles have to be whole.
     """
 
     rows: int
-    bands: int
+    extent: int
+    along: int
     columns: int
     steps: int
-    padded: bool = False
+
+    @property
+    def bands(self) -> int:
+        """Matrices of data below each other."""
+        return -(-self.extent // self.rows)
+
+    def may_have(self, rows: int) -> bool:
+        """Whether a matrix can have so many rows."""
+        return self.along == 0 or self.along % rows == 0
 
 
 @dataclass(frozen=True)
@@ -71,9 +81,10 @@ class MatrixUnit:
         lanes: int = self.dot(self.rows).intrinsic.behaviour.shape[-1]
         return self.rows * lanes * self.terms / self.cycles
 
-    def rows_of(self, extent: int) -> list[int]:
-        """Rows that a matrix may have, so that an extent is made of whole ones."""
-        return [k for k in divisors(extent) if self.rows // 4 <= k <= self.rows]
+    @property
+    def heights(self) -> range:
+        """Rows that a matrix may have."""
+        return range(self.rows // 4, self.rows + 1)
 
     def fits(self, sums: Sums) -> bool:
         """Whether the sums and all operands have a register each.
@@ -107,9 +118,20 @@ class MatrixUnit:
         """The same with the sums that take least."""
         return self.cycles_of(work, _usual_sums(self, work, target), target)
 
-    def best(self, works: Iterable[Work], target: Cpu) -> Work | None:
-        """The one that takes least of several ways to cut something into matrices, if there is any."""
-        return min(works, key=lambda work: self.least_cycles(work, target), default=None)
+    def best(self, work: Work, target: Cpu) -> Work | None:
+        """The same with as many rows in a matrix as take least; ``None`` where these cannot be cut into matrices."""
+        found = [work._replace(rows=rows) for rows in self.heights if work.may_have(rows)]
+        return min(found, key=lambda w: (round(self.least_cycles(w, target)), -w.rows), default=None)
+
+    def ask_rows(self, knobs: Knobs, work: Work) -> Work:
+        """The same with as many rows in a matrix as the knobs say.
+
+        Raises:
+            ScheduleError: the configuration is refused.
+        """
+        rows = pinned(knobs.discrete("rows", self.heights, default=work.rows))
+        knobs.require(work.may_have(rows), "rows of matrices would be apart by more than one distance")
+        return work._replace(rows=rows)
 
     def ask_sums(self, knobs: Knobs, work: Work, target: Cpu) -> Sums:
         """What is summed up at once, as the knobs say; untuned, what takes least.
@@ -122,15 +144,16 @@ class MatrixUnit:
         vectors = knobs.discrete("vectors", most, default=default.vectors)
         sums = Sums(work.rows, bands, vectors)
         knobs.require(self.fits(sums), "the sums of a tile do not fit the registers")
-        whole = work.padded or work.bands % bands == 0
-        knobs.require(whole and vectors <= work.columns, "matrices cannot be grouped evenly so")
+        if work.along:
+            knobs.require(work.bands % bands == 0, "matrices cannot be grouped evenly so")
+        knobs.require(vectors <= work.columns, "there are fewer columns")
         return sums
 
 
 def _all_sums(unit: MatrixUnit, work: Work) -> list[Sums]:
     """All that fit the registers."""
     wide = range(1, min(unit.registers, work.columns + 1))
-    high = range(1, min(unit.registers, work.bands + 1)) if work.padded else divisors(work.bands)
+    high = divisors(work.bands) if work.along else range(1, min(unit.registers, work.bands + 1))
     return [s for b in high for v in wide if unit.fits(s := Sums(work.rows, b, v))]
 
 

@@ -16,12 +16,14 @@ from mlc.ir.index import Linear, Var, as_index, substitute
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.site import Site
 from mlc.lower.schedule import Schedule
+from mlc.lower.symbolic import several
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.matrix import MatrixUnit, Sums, Work
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_runs import may_run, put_side_by_side, run_weight_layout, terms_of_run
 from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.matrix_walk import Walk, ask_walk, cut_loops
 from mlc.targets.cpu.schedules.tile import finish_tile, instruction_loops, multiply_lanes
 from mlc.targets.groups.group import (
     Group,
@@ -87,8 +89,11 @@ def ask_matrices(g: Group, target: Cpu, by_vectors: float) -> MatrixConv | None:
     best = min(cycles, key=lambda way: cycles[way])
     if cycles[best] >= WORTH_MATRICES * by_vectors:
         return None
-    chosen = g.knobs.category("matrices", [str(way) for way in cycles], default=str(best))
-    return next(w for w in ways if w.way == chosen)
+    # runs have blocks of other terms
+    others = [str(way) for way in cycles if (way is Way.RUNS) == (best is Way.RUNS)]
+    chosen = g.knobs.category("matrices", others, default=str(best))
+    found = next(w for w in ways if w.way == chosen)
+    return found._replace(work=unit.ask_rows(g.knobs, found.work))
 
 
 def _unit(g: Group, target: Cpu) -> MatrixUnit:
@@ -111,22 +116,19 @@ def _ways(g: Group, target: Cpu) -> list[MatrixConv]:
         return []
     n, o, *space = anchor.shape
     pixels, taps, columns = size_of(space), size_of(role.taps), -(-o // target.lanes)
-    found = []
+    ways: list[MatrixConv] = []
     if may_run(role, unit.dot(unit.rows), target):
         steps = terms_of_run(role, unit.dot(unit.rows)) // unit.terms
-        work = unit.best((Work(r, space[-1] // r, columns, steps) for r in unit.rows_of(space[-1])), target)
-        copied = n * space[0] * role.data.shape[-1] * role.data.shape[1] * role.taps[0]
-        found += [MatrixConv(Way.RUNS, work, n * space[0], copied)] if work is not None else []
+        copied = space[0] * role.data.shape[-1] * role.data.shape[1] * role.taps[0]
+        ways.append(MatrixConv(Way.RUNS, Work(1, space[-1], space[-1], columns, steps), n * space[0], n * copied))
     blocks = -(-role.weights.shape[1] // unit.terms)
-    as_it_is = role.single_pixels and role.data.shape[2:] == tuple(space)
-    rows = unit.rows_of(pixels if as_it_is else space[-1])
-    work = unit.best((Work(r, pixels // r, columns, blocks * taps) for r in rows), target)
-    if work is not None:
-        copied = n * blocks * unit.terms * size_of(role.data.shape[2:])
-        found.append(MatrixConv(Way.IMAGE, work, n, copied))
-    full = -(-pixels // -(-pixels // unit.rows))
-    padded = Work(full, -(-pixels // full), columns, blocks * taps, padded=True)
-    return [*found, MatrixConv(Way.GATHERED, padded, n, n * pixels * padded.steps * unit.terms)]
+    along = pixels if role.single_pixels and role.data.shape[2:] == tuple(space) else space[-1]
+    copied = blocks * unit.terms * size_of(role.data.shape[2:])
+    ways.append(MatrixConv(Way.IMAGE, Work(1, pixels, along, columns, blocks * taps), n, n * copied))
+    copied = pixels * blocks * taps * unit.terms
+    ways.append(MatrixConv(Way.GATHERED, Work(1, pixels, 0, columns, blocks * taps), n, n * copied))
+    best = [(way, unit.best(way.work, target)) for way in ways]
+    return [way._replace(work=work) for way, work in best if work is not None]
 
 
 def matrix_layouts(g: Group, site: Site, target: Cpu, way: MatrixConv) -> LayoutChoice:
@@ -168,9 +170,13 @@ def conv_by_matrices(g: Group, target: Cpu, way: MatrixConv) -> Schedule:
     unit = _unit(g, target)
     sums = unit.ask_sums(g.knobs, way.work, target)
     dot = unit.dot(sums.rows)
+    assert isinstance(g.role, Convolution)
+    blocks = way.work.steps // (1 if way.way is Way.RUNS else size_of(g.role.taps))
+    walk = ask_walk(g.knobs, way.work, sums, blocks)
+    terms = g.knobs.permutation("terms", ("blocks", "taps"))
     if way.way is Way.RUNS:
-        return _by_rows(over_runs(g, way.work.steps * unit.terms), sums, dot, target)
-    return _by_pixels(_in_matrices(g, way, sums, unit.terms), sums, dot, target)
+        return _by_rows(over_runs(g, way.work.steps * unit.terms), sums, walk, dot, target)
+    return _by_pixels(_in_matrices(g, way, sums, unit.terms), sums, walk, terms, dot, target)
 
 
 def _in_matrices(g: Group, way: MatrixConv, sums: Sums, terms: int) -> Group:
@@ -221,8 +227,8 @@ def _gathered(g: Group) -> Group:
     return replace_anchor(g, te.with_bodies(anchor, [replace_loads(body, swap) for body in anchor.bodies]))
 
 
-def _by_pixels(p: Group, sums: Sums, dot: Dot, target: Cpu) -> Schedule:
-    """Panels of channels, which threads share, and tiles of pixels, as well where they are whole.
+def _by_pixels(p: Group, sums: Sums, walk: Walk, terms: tuple[str, ...], dot: Dot, target: Cpu) -> Schedule:
+    """Panels of channels and tiles of pixels, the last of which may not be whole: then panels go first.
 
     Registers of matrices are configured where a function begins, and would be for every tile if it were tested.
     """
@@ -235,14 +241,19 @@ def _by_pixels(p: Group, sums: Sums, dot: Dot, target: Cpu) -> Schedule:
     whole = (pixels.hi + 1) % (sums.rows * sums.bands) == 0
     panels, ov = stage.split(o, sums.vectors)
     tiles, wi = stage.split(pixels, sums.rows * sums.bands)
-    stage.reorder(n, panels, tiles, ov, wi, oi)
-    at = stage.fuse(n, panels, *([tiles] if whole else []))
-    _sum_up(s, conv, at, at if whole else tiles, (wi, ov), oi, sums, dot)
+    loops = cut_loops(stage, panels, tiles, walk)
+    stage.reorder(n, *loops, ov, wi, oi)
+    p.knobs.require(whole or walk.order[0] == "panels", "tiles that are no whole ones come after panels")
+    shared = loops[: walk.shared or (2 if whole else 1)]
+    p.knobs.require(whole or len(shared) < 2, "tiles that threads share are whole")
+    at = stage.fuse(n, *shared)
+    left = [a for a in loops if a not in shared]
+    _sum_up(s, conv, at, left[-1] if left else at, (wi, ov), oi, terms, sums, walk, dot)
     spread(s[copy], target)
     return s
 
 
-def _by_rows(g: Group, sums: Sums, dot: Dot, target: Cpu) -> Schedule:
+def _by_rows(g: Group, sums: Sums, walk: Walk, dot: Dot, target: Cpu) -> Schedule:
     """Rows of pixels, which threads share, each after a copy of the rows under its windows."""
     p = g.apply(inner_layouts(g))
     assert p.anchor is not None
@@ -254,9 +265,10 @@ def _by_rows(g: Group, sums: Sums, dot: Dot, target: Cpu) -> Schedule:
     n, o, *rows, pixels, oi = stage.op.axes
     panels, ov = stage.split(o, sums.vectors)
     tiles, wi = stage.split(pixels, sums.rows * sums.bands)
-    stage.reorder(n, *rows, panels, tiles, ov, wi, oi)
+    loops = cut_loops(stage, panels, tiles, walk)
+    stage.reorder(n, *rows, *loops, ov, wi, oi)
     at = stage.fuse(n, *rows)
-    _sum_up(s, conv, at, tiles, (wi, ov), oi, sums, dot)
+    _sum_up(s, conv, at, loops[-1], (wi, ov), oi, ("blocks",), sums, walk, dot)
     s[copy].compute_at(stage, at)
     put_side_by_side(s[copy])
     for t in bordered:
@@ -265,7 +277,16 @@ def _by_rows(g: Group, sums: Sums, dot: Dot, target: Cpu) -> Schedule:
 
 
 def _sum_up(
-    s: Schedule, conv: te.Tensor, shared: Var, at: Var, loops: tuple[Var, Var], lane: Var, sums: Sums, dot: Dot
+    s: Schedule,
+    conv: te.Tensor,
+    shared: Var,
+    at: Var,
+    loops: tuple[Var, Var],
+    lane: Var,
+    terms: tuple[str, ...],
+    sums: Sums,
+    walk: Walk,
+    dot: Dot,
 ) -> None:
     """Terms outside, matrices inside; then what follows the sums.
 
@@ -276,7 +297,9 @@ def _sum_up(
         at: the one inside which a tile is computed.
         loops: over pixels and vectors of a tile.
         lane: of a vector.
+        terms: the order of the loops over blocks of terms, and over taps, from outside.
         sums: of a tile.
+        walk: how many blocks of terms are written out.
         dot: the instruction.
     """
     (out,) = s.outputs
@@ -288,9 +311,14 @@ def _sum_up(
     local.align(pixels, sums.rows * sums.bands)
     finish_tile(s, out, conv, at, loops)
     c, *taps = local.op.reduce_axes
-    blocks, c = local.split(c, dot.terms)
-    c, bands, lanes = instruction_loops(local, c, pixels, oi, dot)
-    local.reorder(blocks, *taps, c, n, *rows, bands, o, *lanes)
+    blocks, bands, lanes = instruction_loops(local, c, pixels, oi, dot)
+    written: list[Var] = []
+    if several(walk.steps):
+        blocks, step = local.split(blocks, walk.steps)
+        local.unroll(step)
+        written = [step]
+    order = {"blocks": [blocks], "taps": taps}
+    local.reorder(*(a for name in terms for a in order[name]), *written, n, *rows, bands, o, *lanes)
     multiply_lanes(local, lanes[0], dot)
     local.unroll(o)
     local.unroll(bands)

@@ -460,7 +460,7 @@ def _by_matrices(g: Group, dot: Dot, target: Cpu) -> Work | None:
     steps = -(-depth // dot.terms)
     product = Product(m, -(-n // target.lanes), steps)
     by_vectors = product.cycles(tile_of(m, n, steps, machine), machine) * dot.operations
-    return work if unit.least_cycles(work, target) < WORTH_MATRICES * by_vectors else None
+    return unit.ask_rows(g.knobs, work) if unit.least_cycles(work, target) < WORTH_MATRICES * by_vectors else None
 
 
 def _in_whole_instructions(g: Group, target: Cpu, dot: Dot) -> _Whole:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from mlc.ir import te
+from mlc.ir.index import Var
 from mlc.ir.layout import Layout
 from mlc.ir.site import Site
 from mlc.lower.schedule import Schedule
-from mlc.lower.symbolic import assumed
+from mlc.lower.symbolic import assumed, several
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.matrix import MatrixUnit, Sums, Work
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.matrix_walk import ask_walk, cut_loops
 from mlc.targets.cpu.schedules.tile import finish_tile, instruction_loops, multiply_lanes
 from mlc.targets.groups.group import Group, accumulate_in_registers, with_copy
 from mlc.targets.groups.layouts import in_layout
@@ -32,8 +34,7 @@ def work_of_matrices(g: Group, target: Cpu) -> Work | None:
     (m, n), depth = anchor.shape, anchor.reduce_axes[0].hi + 1
     if n % target.lanes:
         return None
-    columns, steps = n // target.lanes, -(-depth // unit.terms)
-    return unit.best((Work(rows, m // rows, columns, steps) for rows in unit.rows_of(m)), target)
+    return unit.best(Work(1, m, m, n // target.lanes, -(-depth // unit.terms)), target)
 
 
 def _unit(g: Group, target: Cpu) -> MatrixUnit:
@@ -71,6 +72,7 @@ def product_by_matrices(g: Group, target: Cpu, work: Work) -> Schedule:
     unit, anchor = _unit(g, target), g.anchor
     assert anchor is not None
     sums = unit.ask_sums(g.knobs, work, target)
+    walk = ask_walk(g.knobs, work, sums, work.steps)
     dot = unit.dot(sums.rows)
     depth, padded = anchor.reduce_axes[0].hi + 1, work.steps * unit.terms
     layouts: dict[te.Tensor, Layout] = {}
@@ -92,21 +94,30 @@ def product_by_matrices(g: Group, target: Cpu, work: Work) -> Schedule:
     panels, ji = stage.split(j, sums.vectors * target.lanes)
     tiles, ii = stage.split(i, sums.rows * sums.bands)
     ju, jv = stage.split(ji, target.lanes)
-    stage.reorder(panels, tiles, ii, ju, jv)
+    loops = cut_loops(stage, panels, tiles, walk)
+    stage.reorder(*loops, ii, ju, jv)
     fetch = g.knobs.category("prefetch", (False, True), default=panels.hi + 1 >= FEW_PANELS)
-    shared = [panels] if assumed(fetch) else [panels, tiles]
+    alone = walk.order[0] == "panels" and walk.shared < 2
+    g.knobs.require(alone or not fetch, "the panel that is fetched is the next of a loop of its own")
+    shared = loops[: walk.shared or (1 if assumed(fetch) else 2)]
     at = stage.fuse(*shared)
     stage.parallel(at)
     stage.vectorize(jv)
-    local, inside = s[product], tiles if assumed(fetch) else at
+    left = [a for a in loops if a not in shared]
+    local, inside = s[product], left[-1] if left else at
     local.compute_at(stage, inside)
     finish_tile(s, out, product, inside, (ii, ju))
     i, j = local.op.axes
     (k,) = local.op.reduce_axes
     vectors, lane = local.split(j, target.lanes)
     k, bands, lanes = instruction_loops(local, k, i, lane, dot)
-    local.reorder(k, bands, vectors, *lanes)
-    if assumed(fetch):
+    written: list[Var] = []
+    if several(walk.steps):
+        k, step = local.split(k, walk.steps)
+        local.unroll(step)
+        written = [step]
+    local.reorder(k, *written, bands, vectors, *lanes)
+    if len(shared) == 1 and assumed(fetch):
         local.prefetch(p.anchor.inputs[1], at, k, level=2)
     multiply_lanes(local, lanes[0], dot)
     local.unroll(vectors)
