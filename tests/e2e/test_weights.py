@@ -96,6 +96,37 @@ def test_products_in_bf16_by_matrices(m, k, n, gelu):
     np.testing.assert_array_equal(got["y"][0], want["y"][0])
 
 
+# channels, filters, extent of the window, stride, size
+CONVOLUTIONS_IN_BF16 = {
+    "image": (64, 48, 3, 1, (14, 14)),
+    "channels that fill no matrix": (40, 32, 3, 2, (13, 28)),
+    "gathered": (256, 64, 3, 1, (7, 7)),
+    "pixels": (32, 64, 1, 1, (14, 14)),
+    "few filters": (32, 17, 5, 1, (12, 12)),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS_IN_BF16)
+def test_convolutions_in_bf16_by_matrices(name):
+    """Where there is AMX, convolutions have operands in bf16 as well; one that is infinite stays with its windows."""
+    c, o, k, stride, size = CONVOLUTIONS_IN_BF16[name]
+    rng = np.random.default_rng(c)
+    stored = {"w": (rng.integers(-127, 128, (o, c, k, k)) / 1024).astype(np.float32)}
+    window = {"strides": [stride] * 2, "pads": [k // 2] * 4}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], **window), helper.make_node("Relu", ["c"], ["r"])]
+    nodes += [helper.make_node("Conv", ["r", "v"], ["s"]), helper.make_node("Add", ["r", "s"], ["y"])]  # a residual
+    stored["v"] = (rng.integers(-3, 4, (o, o, 1, 1)) / 8).astype(np.float32)
+    x = (rng.integers(-127, 128, (2, c, *size)) / 1024).astype(np.float32)
+    x[1, 0, 0, 0] = np.inf
+    model = network(nodes, {"x": x}, ["r", "y"], stored)
+    package = mlc.compile(load(model), "x86 -mcpu=sapphirerapids", bf16=True, verify_passes=True)
+    assert "tdpbf16ps." in package.members["src/kernels.txt"].decode()
+    got, want = run_here(package, {"x": x}), reference(model, {"x": x})
+    assert_same({"r": got["r"][:1]}, {"r": want["r"][:1]}, tolerance=1e-5)
+    assert_same({"y": got["y"][:1]}, {"y": want["y"][:1]}, tolerance=0.02)  # what is between is rounded to bf16
+    np.testing.assert_array_equal(np.isfinite(got["r"]), np.isfinite(want["r"]))
+
+
 @pytest.mark.skipif(not HAS_BF16, reason="this machine has no AVX-512 BF16")
 def test_sums_of_bf16_are_bit_by_bit_what_they_are_said_to_be():
     """Of two terms the second is added first, each with one rounding; what is denormal counts as zero."""

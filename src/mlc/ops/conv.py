@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mlc.ir import te
 from mlc.ir.graph import Attrs, FusionKind
 from mlc.ir.index import Linear, as_index
-from mlc.ir.types import DType, TensorType, f16
+from mlc.ir.types import DType, TensorType, bf16, f16, f32
 from mlc.ops._broadcast import check_count
 from mlc.ops.common import check, narrowed, product, product_type
 from mlc.ops.registry import operator
@@ -64,6 +64,19 @@ def conv_half(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
     """``conv`` of f16 whose sums are f16 as well."""
     x, w = inputs
     return [_sums(x, w, attrs, f16, f16)]
+
+
+def _wide_type(types: Sequence[TensorType], attrs: Attrs) -> list[TensorType]:
+    found = _conv_type(types, attrs)
+    check(found[0].dtype is bf16, "conv_wide", f"operands are {types[0].dtype} and {types[1].dtype}, both must be bf16")
+    return [TensorType(found[0].shape, f32)]
+
+
+@operator("conv_wide", FusionKind.COMPLEX, _wide_type, strides=..., pads=..., dilations=..., groups=1)
+def conv_wide(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
+    """``conv`` of bf16 whose sums stay in f32."""
+    x, w = inputs
+    return [_sums(x, w, attrs, f32)]
 
 
 def _sums(x: te.Tensor, w: te.Tensor, attrs: Attrs, dtype: DType, sums: DType | None = None) -> te.Tensor:

@@ -99,10 +99,6 @@ def optimise(
     if kind:
         text = "weights of products in a small type, widened as they are read"
         passes.insert(before, GraphPass(WEIGHTS, lambda g: store_weights(g, kind), text, 0, required=True))
-    if options.bf16:
-        text = "products in bf16, summed up in f32"
-        least = 2 if options.weights else 1
-        passes.insert(before, GraphPass(BF16, lambda g: use_bf16(g, least), text, 0, required=True))
     shuffles = GraphPass(
         SHUFFLES,
         lambda g: shuffle_blocks(g, target.channel_block()),
@@ -117,6 +113,11 @@ def optimise(
     )
     if options.opt_level >= MAX_LEVEL:
         passes[before:before] = [winograd, attention]
+    if options.bf16:  # before Winograd's algorithm, which is for floats
+        text = "products in bf16, summed up in f32"
+        least = 2 if options.weights else 1
+        bf16 = GraphPass(BF16, lambda g: use_bf16(g, least, target.convolves_bf16), text, 0, required=True)
+        passes.insert(before, bf16)
     if target.sums_in_half():
         text = "sums of products of f16 in f16"
         passes.insert(before, GraphPass(SUMS, sum_in_half, text, 0, required=True))

@@ -100,7 +100,7 @@ def _lost(node: Node, tf32: bool) -> Precision:
         return Precision.QUANTISED
     if tf32 and node.op in (get("matmul"), get("conv"), get("einsum")) and node.outputs[0].type.dtype is f32:
         return Precision.FLOAT16
-    if node.op is get("matmul_wide"):
+    if node.op in (get("matmul_wide"), get("conv_wide")):
         return Precision.BFLOAT16_PRODUCTS
     if node.op is get("matmul_nibbles"):
         return Precision.INT4_WEIGHTS

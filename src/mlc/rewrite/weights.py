@@ -16,7 +16,7 @@ again and again, and computing sets the pace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -40,7 +40,7 @@ def store_weights(graph: Graph, kind: str) -> Graph:
     return replay(graph, _Small(_TYPES[kind]).visit)
 
 
-def use_bf16(graph: Graph, least: int = 1) -> Graph:
+def use_bf16(graph: Graph, least: int = 1, convolves: Callable[[Node], bool] = lambda _: False) -> Graph:
     """Round both operands of products by constants to bf16; their sums stay in f32.
 
     Instructions take terms by twos, so an odd one gets a zero beside it.
@@ -49,10 +49,17 @@ def use_bf16(graph: Graph, least: int = 1) -> Graph:
         graph: operators, not groups.
         least: rows from which on a product is taken. Those of one row are bound by reading, so who wants weights to be
             smaller still leaves them to :func:`store_weights`.
+        convolves: which convolutions are taken; none of others than f32.
     """
     small = _Small(bf16)
 
     def visit(rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        if node.op is get("conv") and convolves(node):
+            stored = small.stored_filters(rw, node)
+            if stored is None:
+                return None
+            data = rw.emit(get("cast"), [node.inputs[0]], {"to": "bf16"})
+            return [rw.emit(get("conv_wide"), [data, stored], node.attrs)]
         if node.op is not get("matmul") or node.attrs["transpose_a"] or node.inputs[1].type.rank != 2:
             return None
         x = node.inputs[0]
@@ -92,6 +99,14 @@ class _Small:
         if self.dtype is i4 and node.attrs["transpose_a"]:
             return None
         return self._stored(rw, w, self.dtype, w.type.rank - (1 if node.attrs["transpose_b"] else 2))
+
+    def stored_filters(self, rw: Rewriter, node: Node) -> Value | None:
+        """The weights of a convolution of data in f32 in the small type, which is one of floats."""
+        x, w = node.inputs
+        if rw.constant(x) is not None or x.type.dtype is not f32:
+            return None
+        stored = self._stored(rw, w, self.dtype, 1)
+        return None if stored is None else stored[0]
 
     def _product(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
         stored = self.stored(rw, node)

@@ -414,6 +414,10 @@ class Target(Protocol):
         """Whether it has an instruction for products of bf16."""
         ...
 
+    def convolves_bf16(self, node: Node) -> bool:
+        """Whether a convolution (``conv``) of f32 is faster with operands in bf16."""
+        ...
+
     def sums_in_half(self) -> bool:
         """Whether sums of products of f16 are kept in f16, since it was asked to."""
         ...

@@ -55,6 +55,9 @@ class HostedTarget:
     def multiplies_bf16(self) -> bool:
         return self.host.multiplies_bf16()
 
+    def convolves_bf16(self, node: Node) -> bool:
+        return False
+
     def sums_in_half(self) -> bool:
         return self.host.sums_in_half()
 

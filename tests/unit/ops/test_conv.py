@@ -92,6 +92,17 @@ def test_narrow_integers_give_i32():
     np.testing.assert_array_equal(evaluate("conv", x, w, **UNIT), expected)
 
 
+def test_wide_convolutions_are_of_bf16():
+    x, w = (normal(shape, dtype=ml_dtypes.bfloat16) for shape in ((1, 3, 5, 4), (2, 3, 3, 3)))
+    attrs = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    got = evaluate("conv_wide", x, w, **attrs)
+    assert got.dtype == np.float32
+    want = evaluate("conv", x.astype(np.float32), w.astype(np.float32), **attrs)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+    with pytest.raises(VerifyError, match="both must be bf16"):
+        evaluate("conv_wide", x.astype(np.float32), w.astype(np.float32), **attrs)
+
+
 def test_the_expression_of_a_padded_conv():
     types = TensorType((1, 3, 8, 8), f32), TensorType((4, 3, 3, 3), f32)
     pad, conv = stages("conv", *types, strides=(2, 2), pads=(1, 1, 1, 1), dilations=(1, 1))

@@ -145,6 +145,7 @@ CONSTANT = {
 INTERNAL = {
     "attention",
     "conv_half",
+    "conv_wide",
     "conv_winograd",
     "dequantize",
     "matmul_half",

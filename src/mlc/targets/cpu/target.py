@@ -12,7 +12,7 @@ from mlc.ir.cost import Peaks
 from mlc.ir.graph import Node
 from mlc.ir.loop import Buffer, Function, Stmt
 from mlc.ir.site import Site
-from mlc.ir.types import DType, i7, i16, i32, u8
+from mlc.ir.types import DType, bf16, i7, i16, i32, u8
 from mlc.lower import lower
 from mlc.lower.knobs import Knobs
 from mlc.lower.private import spare_stack
@@ -142,6 +142,12 @@ class CpuTarget:
 
     def multiplies_bf16(self) -> bool:
         return self.record.bf16_dot is not None
+
+    def convolves_bf16(self, node: Node) -> bool:
+        (_, channels, *_), (filters, *_) = (v.type.shape for v in node.inputs)
+        whole = node.attrs["groups"] == 1 and node.inputs[0].type.rank == 4 and channels % 2 == 0
+        deep = min(channels, filters) >= self.record.lanes  # others would be mostly padding
+        return self.record.matrices_of(bf16, bf16) is not None and whole and deep
 
     def sums_in_half(self) -> bool:
         return self.record.half_sums

@@ -82,6 +82,11 @@ def brain_product(b: Builder) -> Sequence[Value]:
     return [put(b, "matmul_wide", [x(b, 9, 24, dtype=bf16), x(b, 24, 12, name="w", dtype=bf16)])]
 
 
+def brain_conv(b: Builder) -> Sequence[Value]:
+    operands = [x(b, 1, 4, 6, 5, dtype=bf16), x(b, 9, 4, 3, 3, name="w", dtype=bf16)]
+    return [put(b, "conv_wide", operands, **window(2, 1, 1))]
+
+
 def lstm(b: Builder, rows: int, terms: int, width: int, dtype: DType = f32) -> Sequence[Value]:
     """A step of an LSTM: its cell and its state, and weights of some type."""
     w = b.constant(np.random.default_rng(2).standard_normal((terms, 4 * width)).astype(dtype.numpy), "w")
@@ -126,6 +131,7 @@ CASES: dict[str, Make] = {
     "matmul_half": half_product,
     "matmul_bf16": brain_product,
     "conv_half": lambda b: [conv(b, (1, 4, 6, 5), (9, 4, 3, 3), dtype=f16)],
+    "conv_bf16": brain_conv,
     "softmax_half": lambda b: [put(b, "softmax", [x(b, 5, 70, dtype=f16)], axis=-1)],
     "add_half": lambda b: [put(b, "add", [x(b, 3, 1, 8, dtype=f16), x(b, 5, 8, name="w", dtype=f16)])],
     "conv": lambda b: [conv(b, (1, 3, 6, 5), (5, 3, 3, 3))],

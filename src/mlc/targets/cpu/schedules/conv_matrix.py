@@ -16,7 +16,7 @@ from mlc.ir.index import Linear, Var, as_index, substitute
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.site import Site
 from mlc.lower.schedule import Schedule
-from mlc.lower.symbolic import several
+from mlc.lower.symbolic import assumed, several
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.matrix import MatrixUnit, Sums, Work
@@ -246,9 +246,14 @@ def _by_pixels(p: Group, sums: Sums, walk: Walk, terms: tuple[str, ...], dot: Do
     p.knobs.require(whole or walk.order[0] == "panels", "tiles that are no whole ones come after panels")
     shared = loops[: walk.shared or (2 if whole else 1)]
     p.knobs.require(whole or len(shared) < 2, "tiles that threads share are whole")
+    fetch = p.knobs.category("prefetch", (False, True), default=False)
+    alone = walk.order[0] == "panels" and len(shared) == 1
+    p.knobs.require(alone or not fetch, "the panel that is fetched is the next of a loop of its own")
     at = stage.fuse(n, *shared)
     left = [a for a in loops if a not in shared]
-    _sum_up(s, conv, at, left[-1] if left else at, (wi, ov), oi, terms, sums, walk, dot)
+    above = _sum_up(s, conv, at, left[-1] if left else at, (wi, ov), oi, terms, sums, walk, dot)
+    if alone and assumed(fetch):
+        s[conv].prefetch(p.anchor.inputs[-1], at, above[-1], level=2)
     spread(s[copy], target)
     return s
 
@@ -287,7 +292,7 @@ def _sum_up(
     sums: Sums,
     walk: Walk,
     dot: Dot,
-) -> None:
+) -> list[Var]:
     """Terms outside, matrices inside; then what follows the sums.
 
     Args:
@@ -301,6 +306,8 @@ def _sum_up(
         sums: of a tile.
         walk: how many blocks of terms are written out.
         dot: the instruction.
+    Returns:
+        the loops over terms, from outside.
     """
     (out,) = s.outputs
     stage, local = s[out], s[conv]
@@ -318,7 +325,9 @@ def _sum_up(
         local.unroll(step)
         written = [step]
     order = {"blocks": [blocks], "taps": taps}
-    local.reorder(*(a for name in terms for a in order[name]), *written, n, *rows, bands, o, *lanes)
+    above = [a for name in terms for a in order[name]]
+    local.reorder(*above, *written, n, *rows, bands, o, *lanes)
     multiply_lanes(local, lanes[0], dot)
     local.unroll(o)
     local.unroll(bands)
+    return above
