@@ -55,11 +55,11 @@ def use_bf16(graph: Graph, least: int = 1, convolves: Callable[[Node], bool] = l
 
     def visit(rw: Rewriter, node: Node) -> Sequence[Value] | None:
         if node.op is get("conv") and convolves(node):
-            stored = small.stored_filters(rw, node)
-            if stored is None:
+            filters = small.stored_filters(rw, node)
+            if filters is None:
                 return None
             data = rw.emit(get("cast"), [node.inputs[0]], {"to": "bf16"})
-            return [rw.emit(get("conv_wide"), [data, stored], node.attrs)]
+            return [rw.emit(get("conv_wide"), [data, filters], node.attrs)]
         if node.op is not get("matmul") or node.attrs["transpose_a"] or node.inputs[1].type.rank != 2:
             return None
         x = node.inputs[0]

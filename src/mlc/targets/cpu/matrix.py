@@ -121,7 +121,8 @@ class MatrixUnit:
     def best(self, work: Work, target: Cpu) -> Work | None:
         """The same with as many rows in a matrix as take least; ``None`` where these cannot be cut into matrices."""
         found = [work._replace(rows=rows) for rows in self.heights if work.may_have(rows)]
-        return min(found, key=lambda w: (round(self.least_cycles(w, target)), -w.rows), default=None)
+        # of equals the one with the fewest rows for nothing
+        return min(found, key=lambda w: (round(self.least_cycles(w, target)), w.rows * w.bands, -w.rows), default=None)
 
     def ask_rows(self, knobs: Knobs, work: Work) -> Work:
         """The same with as many rows in a matrix as the knobs say.

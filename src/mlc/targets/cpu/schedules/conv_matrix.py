@@ -15,6 +15,7 @@ from mlc.ir.expr import Expr, Load, loads, replace_loads
 from mlc.ir.index import Linear, Var, as_index, substitute
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.site import Site
+from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import assumed, several
 from mlc.targets.base import LayoutChoice
@@ -41,6 +42,7 @@ from mlc.targets.groups.template import input_at
 from mlc.targets.groups.terms import over_channels, over_runs
 
 WORTH_MATRICES = 0.9  # part of the cycles by vectors that matrices may take at most, the copy included
+MOST_LINES = 16  # rows of results that are computed after one copy of what is under their windows
 COPIED = 8.0  # bytes of the copy that are written in a cycle
 
 
@@ -271,7 +273,9 @@ def _by_rows(g: Group, sums: Sums, walk: Walk, dot: Dot, target: Cpu) -> Schedul
     panels, ov = stage.split(o, sums.vectors)
     tiles, wi = stage.split(pixels, sums.rows * sums.bands)
     loops = cut_loops(stage, panels, tiles, walk)
-    stage.reorder(n, *rows, *loops, ov, wi, oi)
+    lines = p.knobs.discrete("lines", [k for k in divisors(rows[-1].hi + 1) if k <= MOST_LINES], default=1)
+    *rows, line = *rows[:-1], *stage.split(rows[-1], lines)
+    stage.reorder(n, *rows, line, *loops, ov, wi, oi)
     at = stage.fuse(n, *rows)
     _sum_up(s, conv, at, loops[-1], (wi, ov), oi, ("blocks",), sums, walk, dot)
     s[copy].compute_at(stage, at)

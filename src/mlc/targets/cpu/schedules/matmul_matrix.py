@@ -77,7 +77,9 @@ def product_by_matrices(g: Group, target: Cpu, work: Work) -> Schedule:
     depth, padded = anchor.reduce_axes[0].hi + 1, work.steps * unit.terms
     layouts: dict[te.Tensor, Layout] = {}
     copy = None
-    if g.knobs.category("copy", (False, True), default=padded > depth):
+    copied = g.knobs.category("copy", (False, True), default=padded > depth)
+    g.knobs.require(copied or padded == depth, "rows of no whole matrices are copied")
+    if copied:
         g = with_copy(g)
         assert isinstance(g.role, Contraction)
         copy = g.role.left

@@ -424,20 +424,9 @@ def _blocked_taps(g: Group, dot: Dot, target: Cpu) -> Schedule:
     s = Schedule(p.outputs)
     window = accumulate_in_registers(s, p.anchor.outputs[0], pads)
     stage = s[p.outputs[0]]
-    *outer, width, lane = stage.op.axes
-    wo, wi, inside = *_cut(stage, width, g.knobs, "columns", MOST_COLUMNS), []
-    if len(role.taps) > 1:
-        most = min(MOST_ROWS, MOST_SUMS // (wi.hi + 1))
-        ho, hi = _cut(stage, outer.pop(), g.knobs, "rows", most)
-        outer.append(ho)
-        inside.append(hi)
-    stage.reorder(*outer, wo, *inside, wi, lane)
-    for a in (*inside, wi):
-        stage.unroll(a)
-    stage.parallel(stage.fuse(*outer))
-    stage.vectorize(lane)
+    at, _ = _blocked_loops(stage, g.knobs, target, MOST_COLUMNS, sums=MOST_SUMS)
     local = s[window]
-    local.compute_at(stage, wo)
+    local.compute_at(stage, at)
     *data_axes, column, llane = local.op.axes
     rows = data_axes[2:]
     *above, last = local.op.reduce_axes
@@ -446,8 +435,10 @@ def _blocked_taps(g: Group, dot: Dot, target: Cpu) -> Schedule:
     # of three taps in instructions of four, neighbours read the same; the layout of weights ends with zeros
     shared = dot.spare if role.taps[-1] < dot.terms and role.strides[-1] == 1 else None
     local.tensorize(llane, shared or dot.intrinsic)
-    small = size_of(role.taps) <= UNROLL_TAPS
-    for a in (column, *rows, *((*above, instructions) if small else ())):
+    taps = [*above, instructions]
+    few = len(taps) if size_of(role.taps) <= UNROLL_TAPS else 0
+    unrolled = g.knobs.discrete("unrolled", range(len(taps) + 1), default=few)
+    for a in (column, *rows, *(a for k, a in enumerate(reversed(taps)) if k < unrolled)):
         local.unroll(a)
     for t in pads:
         spread(s[t], target)
@@ -459,12 +450,6 @@ def _lies_in_blocks(t: te.Tensor, g: Group) -> bool:
     if t.op is None:
         return t in g.layouts
     return type(t.op.bodies[0]) is Load and all(_lies_in_blocks(source, g) for source in t.op.inputs)
-
-
-def _cut(stage: Stage, axis: Var, knobs: Knobs, name: str, most: int) -> tuple[Var, Var]:
-    """An axis in tiles that the knobs say; as large as may be where they say nothing."""
-    few = [k for k in divisors(axis.hi + 1) if k <= MOST_SUMS]
-    return stage.split(axis, knobs.discrete(name, few, default=max(k for k in few if k <= most)))
 
 
 def _blocked(g: Group, op: te.Compute, target: Cpu) -> Schedule:
@@ -512,7 +497,7 @@ def _blocked(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     return s
 
 
-def _blocked_loops(stage: Stage, knobs: Knobs, target: Cpu, most: int) -> tuple[Var, list[Var]]:
+def _blocked_loops(stage: Stage, knobs: Knobs, target: Cpu, most: int, *, sums: int = 0) -> tuple[Var, list[Var]]:
     """Loops over the result: register tiles of neighbours in rows and columns, and the loops around them.
 
     Args:
@@ -520,11 +505,12 @@ def _blocked_loops(stage: Stage, knobs: Knobs, target: Cpu, most: int) -> tuple[
         knobs: are asked.
         target: has the registers.
         most: columns of a tile where the knobs say nothing.
+        sums: of a tile at most, where it has as many rows as these allow unless the knobs say otherwise; 0 for one row.
     Returns:
         the loop inside which a tile is computed, and those of the tile: over rows, if it has several, and columns.
     """
     *outer, width, lane = stage.op.axes
-    least = best_divisor(width.hi + 1, most, 4)
+    least = max(k for k in divisors(width.hi + 1) if k <= most) if sums else best_divisor(width.hi + 1, most, 4)
     if len(outer) < 3:
         return blocked_row_loops(stage, knobs, target, least)
     few = [k for k in divisors(width.hi + 1) if k < target.registers]
@@ -534,7 +520,8 @@ def _blocked_loops(stage: Stage, knobs: Knobs, target: Cpu, most: int) -> tuple[
     tile, loops = [wi], {"columns": wo}
     height = outer.pop()
     n = height.hi + 1
-    _, inside, rows = knobs.factors("height", n, 3, default=(n, 1, 1), most={-1: MOST_ROWS})
+    usual = max(k for k in divisors(n) if k <= min(MOST_ROWS, max(1, sums // least)))
+    _, inside, rows = knobs.factors("height", n, 3, default=(n // usual, 1, usual), most={-1: MOST_ROWS})
     knobs.require(rows * columns < target.registers - 1, "the sums of a tile do not fit the registers")
     if rows > 1:
         height, high = stage.split(height, rows)
