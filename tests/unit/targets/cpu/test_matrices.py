@@ -15,7 +15,8 @@ from mlc.lower.knobs import Factors, Permutation
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
-from mlc.targets.cpu.matrix import Sums, Work
+from mlc.targets.cpu.matrix import Sums
+from mlc.targets.cpu.schedules.matrix_tile import Work, best_rows
 from mlc.tuning.features import LoopFeatures
 from mlc.tuning.task import Task, candidate, tasks_of
 
@@ -116,8 +117,8 @@ def test_every_configuration_means_the_same(name: str) -> None:
 def test_sums_and_their_operands_have_registers_of_their_own() -> None:
     unit = TARGET.record.matrices[0]
     assert [unit.fits(Sums(16, *of)) for of in ((2, 2), (1, 3), (3, 1), (1, 4), (2, 3))] == [True] * 3 + [False] * 2
-    best = unit.best(Work(1, 784, 784, 4, 9), TARGET.record)
+    best = best_rows(Work(1, 784, 784, 4, 9), unit, TARGET.record)
     assert best is not None
     assert (best.rows, best.bands) == (14, 56)  # of sixteen, 49 bands could not be taken by twos
-    assert unit.best(Work(1, 17, 17, 4, 9), TARGET.record) is None
-    assert unit.best(Work(1, 49, 0, 4, 9), TARGET.record) == Work(13, 49, 0, 4, 9)
+    assert best_rows(Work(1, 17, 17, 4, 9), unit, TARGET.record) is None
+    assert best_rows(Work(1, 49, 0, 4, 9), unit, TARGET.record) == Work(13, 49, 0, 4, 9)

@@ -20,10 +20,18 @@ from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import assumed, several
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.dot import Dot
-from mlc.targets.cpu.matrix import MatrixUnit, Sums, Work
+from mlc.targets.cpu.matrix import MatrixUnit, Sums
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_runs import may_run, put_side_by_side, run_weight_layout, terms_of_run
 from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.matrix_tile import (
+    WORTH_MATRICES,
+    Work,
+    ask_rows,
+    ask_sums,
+    best_rows,
+    least_cycles,
+)
 from mlc.targets.cpu.schedules.matrix_walk import Walk, ask_walk, cut_loops
 from mlc.targets.cpu.schedules.tile import finish_tile, instruction_loops, multiply_lanes
 from mlc.targets.groups.group import (
@@ -41,7 +49,6 @@ from mlc.targets.groups.roles import Convolution
 from mlc.targets.groups.template import input_at
 from mlc.targets.groups.terms import over_channels, over_runs
 
-WORTH_MATRICES = 0.9  # part of the cycles by vectors that matrices may take at most, the copy included
 MOST_LINES = 16  # rows of results that are computed after one copy of what is under their windows
 COPIED = 8.0  # bytes of the copy that are written in a cycle
 
@@ -87,7 +94,7 @@ def ask_matrices(g: Group, target: Cpu, by_vectors: float) -> MatrixConv | None:
     if not ways:
         return None
     unit = _unit(g, target)
-    cycles = {w.way: w.repeats * unit.least_cycles(w.work, target) + w.copied / COPIED for w in ways}
+    cycles = {w.way: w.repeats * least_cycles(w.work, unit, target) + w.copied / COPIED for w in ways}
     best = min(cycles, key=lambda way: cycles[way])
     if cycles[best] >= WORTH_MATRICES * by_vectors:
         return None
@@ -95,7 +102,7 @@ def ask_matrices(g: Group, target: Cpu, by_vectors: float) -> MatrixConv | None:
     others = [str(way) for way in cycles if (way is Way.RUNS) == (best is Way.RUNS)]
     chosen = g.knobs.category("matrices", others, default=str(best))
     found = next(w for w in ways if w.way == chosen)
-    return found._replace(work=unit.ask_rows(g.knobs, found.work))
+    return found._replace(work=ask_rows(g.knobs, found.work, unit))
 
 
 def _unit(g: Group, target: Cpu) -> MatrixUnit:
@@ -129,7 +136,7 @@ def _ways(g: Group, target: Cpu) -> list[MatrixConv]:
     ways.append(MatrixConv(Way.IMAGE, Work(1, pixels, along, columns, blocks * taps), n, n * copied))
     copied = pixels * blocks * taps * unit.terms
     ways.append(MatrixConv(Way.GATHERED, Work(1, pixels, 0, columns, blocks * taps), n, n * copied))
-    best = [(way, unit.best(way.work, target)) for way in ways]
+    best = [(way, best_rows(way.work, unit, target)) for way in ways]
     return [way._replace(work=work) for way, work in best if work is not None]
 
 
@@ -139,7 +146,7 @@ def matrix_layouts(g: Group, site: Site, target: Cpu, way: MatrixConv) -> Layout
     assert isinstance(role, Convolution)
     k = input_at(g, role.weights)
     assert k is not None
-    sums = unit.ask_sums(g.knobs, way.work, target)
+    sums = ask_sums(g.knobs, way.work, unit, target)
     packed = {k: _weights(role, way, sums, unit.dot(sums.rows), target)}
     return in_blocks(g, site, target.lanes, packed)
 
@@ -148,7 +155,7 @@ def lies_in_matrices(g: Group, target: Cpu, way: MatrixConv) -> bool:
     """Whether weights lie as the unit reads them: those that are known only when the model runs do not."""
     role, unit = g.role, _unit(g, target)
     assert isinstance(role, Convolution)
-    sums = unit.ask_sums(g.knobs, way.work, target)
+    sums = ask_sums(g.knobs, way.work, unit, target)
     return g.layouts.get(role.weights) == _weights(role, way, sums, unit.dot(sums.rows), target)
 
 
@@ -170,7 +177,7 @@ def conv_by_matrices(g: Group, target: Cpu, way: MatrixConv) -> Schedule:
         ScheduleError: the configuration is refused.
     """
     unit = _unit(g, target)
-    sums = unit.ask_sums(g.knobs, way.work, target)
+    sums = ask_sums(g.knobs, way.work, unit, target)
     dot = unit.dot(sums.rows)
     assert isinstance(g.role, Convolution)
     blocks = way.work.steps // (1 if way.way is Way.RUNS else size_of(g.role.taps))

@@ -19,10 +19,10 @@ from mlc.lower.symbolic import assumed, plain
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import USABLE, Product, Tile, all_tiles, balance, best_tile, fetches_ahead
 from mlc.targets.cpu.dot import Dot
-from mlc.targets.cpu.matrix import Work
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.matmul_matrix import matrix_layouts, product_by_matrices, work_of_matrices
+from mlc.targets.cpu.schedules.matrix_tile import WORTH_MATRICES, Work, ask_rows, least_cycles
 from mlc.targets.cpu.schedules.tile import ask_tile, cut_depth, finish_tile, hold_terms, multiply_lanes, steps_of
 from mlc.targets.groups.group import (
     Group,
@@ -49,7 +49,6 @@ FEW = 3  # rows up to which what is right of them is read as often as it is used
 AHEAD, AHEAD_TILES = (0, 1, 2, 4, 8, 16, 32), (0, 1, 2, 4, 8)
 SHORTEST = 32  # terms of a chunk, after which the sums of a tile are read and written
 ENOUGH_TILES = 8  # of rows that read a packed panel
-WORTH_MATRICES = 0.9  # part of the cycles by vectors that whole matrices may take at most
 EVEN = 1.15  # threads may wait this much longer than their share for the slowest
 
 
@@ -460,7 +459,7 @@ def _by_matrices(g: Group, dot: Dot, target: Cpu) -> Work | None:
     steps = -(-depth // dot.terms)
     product = Product(m, -(-n // target.lanes), steps)
     by_vectors = product.cycles(tile_of(m, n, steps, machine), machine) * dot.operations
-    return unit.ask_rows(g.knobs, work) if unit.least_cycles(work, target) < WORTH_MATRICES * by_vectors else None
+    return ask_rows(g.knobs, work, unit) if least_cycles(work, unit, target) < WORTH_MATRICES * by_vectors else None
 
 
 def _in_whole_instructions(g: Group, target: Cpu, dot: Dot) -> _Whole:

@@ -10,9 +10,10 @@ from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import assumed, several
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.dot import Dot
-from mlc.targets.cpu.matrix import MatrixUnit, Sums, Work
+from mlc.targets.cpu.matrix import MatrixUnit, Sums
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.matrix_tile import Work, ask_sums, best_rows
 from mlc.targets.cpu.schedules.matrix_walk import ask_walk, cut_loops
 from mlc.targets.cpu.schedules.tile import finish_tile, instruction_loops, multiply_lanes
 from mlc.targets.groups.group import Group, accumulate_in_registers, with_copy
@@ -34,7 +35,7 @@ def work_of_matrices(g: Group, target: Cpu) -> Work | None:
     (m, n), depth = anchor.shape, anchor.reduce_axes[0].hi + 1
     if n % target.lanes:
         return None
-    return unit.best(Work(1, m, m, n // target.lanes, -(-depth // unit.terms)), target)
+    return best_rows(Work(1, m, m, n // target.lanes, -(-depth // unit.terms)), unit, target)
 
 
 def _unit(g: Group, target: Cpu) -> MatrixUnit:
@@ -58,7 +59,7 @@ def matrix_layouts(g: Group, site: Site, target: Cpu, work: Work, k: int) -> Lay
     """Row-major, the right operand, which is the input ``k``, in panels."""
     role, unit = g.role, _unit(g, target)
     assert isinstance(role, Contraction)
-    sums = unit.ask_sums(g.knobs, work, target)
+    sums = ask_sums(g.knobs, work, unit, target)
     packed = panels_of_matrices(role.right, sums, target, unit.dot(sums.rows), transposed=role.transposed)
     return in_layout(g, site, None, target.lanes, {k: packed})
 
@@ -71,7 +72,7 @@ def product_by_matrices(g: Group, target: Cpu, work: Work) -> Schedule:
     """
     unit, anchor = _unit(g, target), g.anchor
     assert anchor is not None
-    sums = unit.ask_sums(g.knobs, work, target)
+    sums = ask_sums(g.knobs, work, unit, target)
     walk = ask_walk(g.knobs, work, sums, work.steps)
     dot = unit.dot(sums.rows)
     depth, padded = anchor.reduce_axes[0].hi + 1, work.steps * unit.terms

@@ -8,7 +8,8 @@ from mlc.ir.index import Var
 from mlc.lower.knobs import Knobs
 from mlc.lower.stage import Stage
 from mlc.lower.symbolic import pinned
-from mlc.targets.cpu.matrix import Sums, Work
+from mlc.targets.cpu.matrix import Sums
+from mlc.targets.cpu.schedules.matrix_tile import Work
 
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16)  # tiles, and panels, that a block may have
 LOOPS = ("panels", "tiles")
