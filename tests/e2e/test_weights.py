@@ -80,7 +80,10 @@ def test_products_in_bf16(m, k, n, target):
         assert_same(got, reference(model, feeds), tolerance=1e-5)
 
 
-@pytest.mark.parametrize("m, k, n, gelu", [(32, 256, 64, False), (20, 100, 48, False), (128, 768, 96, True)])
+@pytest.mark.parametrize(
+    "m, k, n, gelu",
+    [(32, 256, 64, False), (20, 100, 48, False), (128, 768, 96, True), (197, 64, 32, False), (53, 100, 48, True)],
+)
 def test_products_in_bf16_by_matrices(m, k, n, gelu):
     """With what follows them in registers, or in memory; terms that fill no matrix, a row that is infinite."""
     rng = np.random.default_rng(k)

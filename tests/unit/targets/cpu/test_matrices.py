@@ -61,6 +61,7 @@ SPACES = {
     "runs": (_convolution(3, 32, 3, (224, 224), 2), "runs", LARGE),
     "product": (_product(128, 768, 768), None, LARGE),
     "product of bf16": (_product(128, 768, 768, wide=True), None, LARGE),
+    "rows that fill no matrix": (_product(197, 768, 768), None, LARGE),
     "windows of bytes": (_convolution(96, 96, 3, (56, 56), groups=96), None, SMALL),
 }
 
@@ -81,6 +82,7 @@ MEANT = {
     "runs": _convolution(3, 64, 5, (8, 32), 2),
     "product": _product(24, 100, 48),
     "product of bf16": _product(16, 40, 32, wide=True),
+    "rows that fill no matrix": _product(37, 64, 48),
 }
 
 

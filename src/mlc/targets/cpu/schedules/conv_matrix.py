@@ -25,6 +25,7 @@ from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_runs import may_run, put_side_by_side, run_weight_layout, terms_of_run
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.matrix_tile import (
+    COPIED,
     WORTH_MATRICES,
     Work,
     ask_rows,
@@ -50,7 +51,6 @@ from mlc.targets.groups.template import input_at
 from mlc.targets.groups.terms import over_channels, over_runs
 
 MOST_LINES = 16  # rows of results that are computed after one copy of what is under their windows
-COPIED = 8.0  # bytes of the copy that are written in a cycle
 
 
 class Way(StrEnum):

@@ -13,10 +13,10 @@ from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.matrix import MatrixUnit, Sums
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
-from mlc.targets.cpu.schedules.matrix_tile import Work, ask_sums, best_rows
+from mlc.targets.cpu.schedules.matrix_tile import COPIED, Work, ask_sums, best_rows, least_cycles
 from mlc.targets.cpu.schedules.matrix_walk import ask_walk, cut_loops
 from mlc.targets.cpu.schedules.tile import finish_tile, instruction_loops, multiply_lanes
-from mlc.targets.groups.group import Group, accumulate_in_registers, with_copy
+from mlc.targets.groups.group import Group, accumulate_in_registers, apart_from_output, with_copy
 from mlc.targets.groups.layouts import in_layout
 from mlc.targets.groups.roles import Contraction
 from mlc.targets.groups.terms import over_depth
@@ -33,9 +33,14 @@ def work_of_matrices(g: Group, target: Cpu) -> Work | None:
     if unit is None or role.bits is not None:
         return None
     (m, n), depth = anchor.shape, anchor.reduce_axes[0].hi + 1
-    if n % target.lanes:
+    if n % target.lanes or not m:
         return None
-    return best_rows(Work(1, m, m, n // target.lanes, -(-depth // unit.terms)), unit, target)
+    columns, steps = n // target.lanes, -(-depth // unit.terms)
+    found = [best_rows(Work(1, m, along, columns, steps), unit, target) for along in (m, 0)]
+    # where the last matrix of rows is not full, they are copied
+    copied = m * steps * unit.terms * role.left.dtype.itemsize / COPIED
+    cycles = {work: least_cycles(work, unit, target) + (0 if work.along else copied) for work in found if work}
+    return min(cycles, key=lambda work: cycles[work], default=None)
 
 
 def _unit(g: Group, target: Cpu) -> MatrixUnit:
@@ -78,14 +83,23 @@ def product_by_matrices(g: Group, target: Cpu, work: Work) -> Schedule:
     depth, padded = anchor.reduce_axes[0].hi + 1, work.steps * unit.terms
     layouts: dict[te.Tensor, Layout] = {}
     copy = None
-    copied = g.knobs.category("copy", (False, True), default=padded > depth)
-    g.knobs.require(copied or padded == depth, "rows of no whole matrices are copied")
+    beyond = -anchor.shape[0] % (sums.rows * sums.bands)
+    filled = padded == depth and beyond == 0
+    copied = g.knobs.category("copy", (False, True), default=padded > depth or work.along == 0)
+    g.knobs.require(copied or filled, "rows of no whole matrices are copied")
     if copied:
         g = with_copy(g)
         assert isinstance(g.role, Contraction)
         copy = g.role.left
-        layouts[copy] = Layout(copy.shape).pad(1, 0, padded - depth).split(1, unit.terms).reorder(1, 0, 2)
-    p, new = over_depth(g, padded).applied(layouts)
+        layout = Layout(copy.shape).pad(0, 0, beyond).pad(1, 0, padded - depth)
+        layouts[copy] = layout.split(1, unit.terms).reorder(1, 0, 2)
+    g = over_depth(g, padded)
+    assert g.anchor is not None
+    if beyond:
+        y = g.anchor.outputs[0]
+        g = apart_from_output(g, y)
+        layouts[y] = Layout(y.shape).pad(0, 0, beyond)
+    p, new = g.applied(layouts)
     assert p.anchor is not None
     product = p.anchor.outputs[0]
     copies = [] if copy is None else [new[copy]]
@@ -101,8 +115,9 @@ def product_by_matrices(g: Group, target: Cpu, work: Work) -> Schedule:
     stage.reorder(*loops, ii, ju, jv)
     fetch = g.knobs.category("prefetch", (False, True), default=panels.hi + 1 >= FEW_PANELS)
     alone = walk.order[0] == "panels" and walk.shared < 2
+    g.knobs.require(alone or beyond == 0, "tiles that are no whole ones come after panels, and are not shared")
     g.knobs.require(alone or not fetch, "the panel that is fetched is the next of a loop of its own")
-    shared = loops[: walk.shared or (1 if assumed(fetch) else 2)]
+    shared = loops[: walk.shared or (1 if assumed(fetch) or beyond else 2)]
     at = stage.fuse(*shared)
     stage.parallel(at)
     stage.vectorize(jv)
@@ -111,6 +126,7 @@ def product_by_matrices(g: Group, target: Cpu, work: Work) -> Schedule:
     local.compute_at(stage, inside)
     finish_tile(s, out, product, inside, (ii, ju))
     i, j = local.op.axes
+    local.align(i, sums.rows * sums.bands)
     (k,) = local.op.reduce_axes
     vectors, lane = local.split(j, target.lanes)
     k, bands, lanes = instruction_loops(local, k, i, lane, dot)
