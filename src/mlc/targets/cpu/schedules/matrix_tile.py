@@ -12,8 +12,9 @@ from mlc.targets.cpu.record import Cpu
 
 WORTH_MATRICES = 0.9  # part of the cycles by vectors that whole matrices may take at most, copies included
 COPIED = 8.0  # bytes of a copy that are written in a cycle
-# Part of the first-level cache that a panel of weights can count on while data pass by (measured on Sapphire Rapids, 197
-# rows by 768 terms of bf16: three bands by one vector, whose panel takes half of it, take 1.3 times as long as two by two).
+# Part of the first-level cache that a panel of weights can count on while data pass by (measured on Sapphire Rapids,
+# 197 rows by 768 terms of bf16: three bands by one vector, whose panel takes half of it, take 1.3 times as long as two
+# by two).
 NEAR = 0.33
 
 
