@@ -14,6 +14,7 @@ import mlc
 from mlc.cli.main import run
 from mlc.errors import DeviceError
 from mlc.ir.interp import run_graph
+from mlc.targets.base import get_target
 from tests.e2e import integers
 from tests.e2e.compiled import compiled, load, network, run_here
 
@@ -135,6 +136,9 @@ MATRICES = {
 }
 
 
+AMX = {"ldtilecfg": 1, "tilezero": 4, "tileloadd": 4, "tdpbusd": 4, "tilestored": 4}  # instructions of a kernel
+
+
 @pytest.mark.parametrize("name", MATRICES)
 def test_convolutions_by_matrices(name):
     model, x, expected = convolution(MATRICES[name])
@@ -148,6 +152,16 @@ def test_convolutions_by_matrices(name):
     except DeviceError as error:
         pytest.skip(error.message)
     np.testing.assert_array_equal(got, expected)
+
+
+def test_registers_of_matrices_are_configured_once_and_stay_where_they_are():
+    """Two by two sums, two matrices of data and two of weights: eight registers, and none is moved."""
+    model, _, _ = convolution(MATRICES["image"])
+    target = get_target("x86 -mcpu=sapphirerapids")
+    package = mlc.compile(load(model), "x86 -mcpu=sapphirerapids")
+    text = target.assembly({"model.ll": package.members["src/model.ll"].decode()})
+    counts = {what: len(re.findall(rf"\b{what}\b", text)) for what in AMX}
+    assert counts == AMX
 
 
 @pytest.mark.sweep(8)
