@@ -21,7 +21,7 @@ weights_option = click.option(
     help="Store weights of matrix products small, and widen them as they are read.",
 )  # fmt: skip
 bf16_option = click.option(
-    "--bf16", is_flag=True, help="Compute matrix products in bfloat16, summed up in float32 (vdpbf16ps)."
+    "--bf16", is_flag=True, help="Compute matrix products in bfloat16, summed up in float32 (vdpbf16ps; AMX)."
 )
 emulation_option = click.option(
     "--allow-emulation", is_flag=True, help="Widen the operands of --bf16 where the processor has no such products."
