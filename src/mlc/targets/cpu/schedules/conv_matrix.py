@@ -17,7 +17,7 @@ from mlc.ir.layout import Layout, blocked
 from mlc.ir.site import Site
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
-from mlc.lower.symbolic import assumed, several
+from mlc.lower.symbolic import assumed
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.matrix import MatrixUnit, Sums
@@ -33,7 +33,7 @@ from mlc.targets.cpu.schedules.matrix_tile import (
     best_rows,
     least_cycles,
 )
-from mlc.targets.cpu.schedules.matrix_walk import Walk, ask_walk, cut_loops
+from mlc.targets.cpu.schedules.matrix_walk import Walk, ask_walk, cut_loops, write_out
 from mlc.targets.cpu.schedules.tile import finish_tile, instruction_loops, multiply_lanes
 from mlc.targets.groups.group import (
     Group,
@@ -330,11 +330,7 @@ def _sum_up(
     finish_tile(s, out, conv, at, loops)
     c, *taps = local.op.reduce_axes
     blocks, bands, lanes = instruction_loops(local, c, pixels, oi, dot)
-    written: list[Var] = []
-    if several(walk.steps):
-        blocks, step = local.split(blocks, walk.steps)
-        local.unroll(step)
-        written = [step]
+    blocks, written = write_out(local, blocks, walk)
     order = {"blocks": [blocks], "taps": taps}
     above = [a for name in terms for a in order[name]]
     local.reorder(*above, *written, n, *rows, bands, o, *lanes)

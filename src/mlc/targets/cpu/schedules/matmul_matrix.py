@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from mlc.ir import te
-from mlc.ir.index import Var
 from mlc.ir.layout import Layout
 from mlc.ir.site import Site
 from mlc.lower.schedule import Schedule
-from mlc.lower.symbolic import assumed, several
+from mlc.lower.symbolic import assumed
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.matrix import MatrixUnit, Sums
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.matrix_tile import COPIED, Work, ask_sums, best_rows, least_cycles
-from mlc.targets.cpu.schedules.matrix_walk import ask_walk, cut_loops
+from mlc.targets.cpu.schedules.matrix_walk import ask_walk, cut_loops, write_out
 from mlc.targets.cpu.schedules.tile import finish_tile, instruction_loops, multiply_lanes
 from mlc.targets.groups.group import Group, accumulate_in_registers, apart_from_output, with_copy
 from mlc.targets.groups.layouts import in_layout
@@ -130,11 +129,7 @@ def product_by_matrices(g: Group, target: Cpu, work: Work) -> Schedule:
     (k,) = local.op.reduce_axes
     vectors, lane = local.split(j, target.lanes)
     k, bands, lanes = instruction_loops(local, k, i, lane, dot)
-    written: list[Var] = []
-    if several(walk.steps):
-        k, step = local.split(k, walk.steps)
-        local.unroll(step)
-        written = [step]
+    k, written = write_out(local, k, walk)
     local.reorder(k, *written, bands, vectors, *lanes)
     if len(shared) == 1 and assumed(fetch):
         local.prefetch(p.anchor.inputs[1], at, k, level=2)

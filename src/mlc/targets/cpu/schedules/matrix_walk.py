@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mlc.ir.index import Var
 from mlc.lower.knobs import Knobs
 from mlc.lower.stage import Stage
-from mlc.lower.symbolic import pinned
+from mlc.lower.symbolic import pinned, several
 from mlc.targets.cpu.matrix import Sums
 from mlc.targets.cpu.schedules.matrix_tile import Work
 
@@ -69,3 +69,12 @@ def cut_loops(stage: Stage, panels: Var, tiles: Var, walk: Walk) -> list[Var]:
     outer = {"panels": outer_panels, "tiles": outer_tiles}
     inner = {"panels": inner_panels, "tiles": inner_tiles}
     return [*(outer[name] for name in walk.order), *(inner[name] for name in walk.inside)]
+
+
+def write_out(local: Stage, blocks: Var, walk: Walk) -> tuple[Var, list[Var]]:
+    """The loop over blocks of terms, and the one inside whose steps are written out, if there are several."""
+    if not several(walk.steps):
+        return blocks, []
+    blocks, step = local.split(blocks, walk.steps)
+    local.unroll(step)
+    return blocks, [step]
