@@ -356,9 +356,11 @@ class Loops:
 
         The body of a loop of one iteration stands in the loop around it, and so does the fact. Generators of code
         ignore what they do not know. ``outline``, on CPUs: the loop becomes a function of its own, so that its
-        constants do not compete for registers with the loops before it. ``unroll``, on GPUs: so many iterations are
-        written out in a row, where the compiler's own choice takes too many registers. ``dma_copy`` and ``alu``, on
-        accelerators: the nest is a transfer between memories, or arithmetic on vectors within one.
+        constants do not compete for registers with the loops before it. ``reload``, on CPUs: each iteration of an
+        unrolled loop loads what it reads, even if one before it has, so that this needs no registers. ``unroll``, on
+        GPUs: so many iterations are written out in a row, where the compiler's own choice takes too many registers.
+        ``dma_copy`` and ``alu``, on accelerators: the nest is a transfer between memories, or arithmetic on vectors
+        within one.
 
         >>> s, x, y = rows()
         >>> s[y].pragma(s[y].axes[1], "outline")

@@ -89,6 +89,8 @@ def _loops(draw: Draw, stage: Stage) -> None:
     serial = [a for a in stage.leaves if a not in stage.kinds]
     if serial and draw(st.booleans()):
         stage.pragma(draw(st.sampled_from(serial)), "outline")
+    if stage.leaves and draw(st.booleans()):
+        stage.pragma(draw(st.sampled_from(stage.leaves)), "reload")
 
 
 def _attach(draw: Draw, schedule: Schedule) -> None:

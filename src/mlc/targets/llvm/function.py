@@ -199,7 +199,9 @@ class FunctionEmitter(ValueEmitter):
     def intrinsic(self, s: loop.Evaluate) -> None:
         if isinstance(s.intrinsic, VectorIntrinsic):
             self.vector_intrinsic(s, s.intrinsic)
-        elif not s.name.startswith("pragma."):  # a pragma is advice; the one that is taken, a loop has looked for
+        elif s.name == "pragma.reload":
+            self.reload()
+        elif not s.name.startswith("pragma."):  # a pragma is advice; that of a whole loop, the loop has looked for
             raise CodegenError(f"{self.fn.name}: the LLVM targets have no intrinsic {s.name}")
 
     def vector_intrinsic(self, s: loop.Evaluate, what: VectorIntrinsic) -> None:
@@ -249,6 +251,18 @@ class FunctionEmitter(ValueEmitter):
 
     def run(self, text: str) -> None:
         self.lines.append(f"  {text}")
+
+    def reload(self) -> None:
+        """What was loaded before is loaded anew where it is asked for again, by LLVM as well.
+
+        Its passes merge equal loads unless something between them may write there: an empty text that is said to.
+        """
+        for buffer, names in self.loaded.items():
+            if names:
+                at = self.pointers[buffer]
+                self.lines.append(f'  call void asm sideeffect "", "*m,~{{memory}}"(ptr elementtype(i8) {at})')
+        self.loaded.clear()
+        self.taken.clear()
 
     def prefetch(self, s: loop.Prefetch) -> None:
         """Fetch a line for reading; LLVM calls the first-level cache 3, the others less."""

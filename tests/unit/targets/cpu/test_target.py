@@ -231,18 +231,29 @@ def test_innermost_loop_of_a_convolution_has_one_pointer_an_operand() -> None:
     assert body.count("= load ") == steps * (14 + 2)  # a pixel each, a vector of weights each
 
 
+def assembly_of_conv(cpu: str, *shape: int) -> str:
+    target = get_target(f"x86 -mcpu={cpu}")
+    kernel = target.kernel(prepared(conv_relu(*shape), f"x86 -mcpu={cpu}").nodes[0], "k")
+    call = CallSpec("k", (("input", 0), ("param", 0), ("param", 65536), ("output", 0)))
+    return target.assembly(target.codegen(target.emit({"k": kernel}), [call], opt_level=3).sources)
+
+
 @pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell"])
 def test_innermost_loop_of_a_convolution_moves_no_registers(cpu: str) -> None:
-    target = get_target(f"x86 -mcpu={cpu}")
-    kernel = target.kernel(prepared(conv_relu(), f"x86 -mcpu={cpu}").nodes[0], "k")
-    call = CallSpec("k", (("input", 0), ("param", 0), ("param", 65536), ("output", 0)))
-    text = target.assembly(target.codegen(target.emit({"k": kernel}), [call], opt_level=3).sources)
+    text = assembly_of_conv(cpu)
     inner = [block for block in text.split("\n.LBB") if block.count("vfmadd") >= 24]
     assert inner
     for block in inner:
         loop = block.split("vbroadcastss", 1)[1].split("\n\tj")[0]
         assert "%rsp" not in loop
         assert not re.search(r"vmova?ps\s+%[xyz]mm\d+, %", loop)
+
+
+def test_taps_that_are_written_out_share_no_registers_that_sums_need() -> None:
+    """The first layer of small networks: twelve of sixteen registers are sums, and taps of a row share pixels."""
+    text = assembly_of_conv("haswell", 3, 16, 32)
+    assert text.count("vfmadd") > 500
+    assert len(re.findall(r"%ymm\d+, -?\d*\(%rsp\)", text)) < 10
 
 
 def test_layouts_off_leaves_everything_row_major() -> None:

@@ -38,7 +38,7 @@ from mlc.targets.llvm.runtime import pool_ir
 from tests.fuzz import examples
 from tests.unit.lower.computations import COMPUTATIONS, assert_results, empty_outputs, softmax
 from tests.unit.lower.schedules import schedules, text
-from tests.unit.targets.llvm.host import Kernel
+from tests.unit.targets.llvm.host import Kernel, machine
 
 
 @pytest.mark.parametrize("name", COMPUTATIONS)
@@ -265,6 +265,20 @@ def test_outlined_loops_are_functions_of_their_own(outer: ForKind) -> None:
     data, got = np.arange(72, dtype=np.float32).reshape(9, 8), np.zeros((9, 8), np.float32)
     kernel.run([data, got], threads=2)
     np.testing.assert_array_equal(got, data[:, ::-1] * 3)
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_what_is_to_be_reloaded_is_loaded_anew_in_every_iteration(marked: bool) -> None:
+    x, out = Buffer("x", (4,), f32), Buffer("out", (3,), f32)
+    mark = [Evaluate("pragma.reload", (True,))] if marked else []
+    sums = [Store(out, (as_index(k),), Load(x, (as_index(k),)) * Load(x, (as_index(1),))) for k in (0, 2, 2)]
+    kernel = Kernel(Function("kernel", (x, out), 1, seq([s for one in sums for s in (*mark, one)])))
+    assert kernel.text.count("= load float") == (6 if marked else 3)
+    own = assembly_of(kernel.text, machine()).partition(".Lfunc_end0")[0]
+    assert own.count("(%rdi)") == (6 if marked else 3)
+    data, got = np.arange(4, dtype=np.float32), np.zeros(3, np.float32)
+    kernel.run([data, got])
+    np.testing.assert_array_equal(got, [0, 0, 2])
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -294,6 +294,7 @@ def _tile_body(s: Schedule, local: Stage, rank: int, plan: ConvPlan, target: Cpu
     local.reorder(*above, ci, *outer, *space[:-1], pixels, o, *lanes)
     if plan.columns:
         local.unroll(taps[-1])
+        local.pragma(taps[-1], "reload")  # pixels that taps share have no registers beside the sums
     if several(plan.steps):
         ci, step = local.split(ci, plan.steps)
         local.unroll(step)

@@ -335,6 +335,16 @@ class Tiled:
         if size_of([f[-1] for f in self.reduced]) <= self.unrolled:
             for a in steps:
                 local.unroll(a)
+            if self.sums == "register" and steps and self._shares_numbers():
+                local.pragma(steps[-1], "reload")
+
+    def _shares_numbers(self) -> bool:
+        """Whether terms that are unrolled share numbers that are spread over vectors, each in a register if kept."""
+        op, d = self.op, self.vector
+        tiled = {op.axes[e] for e, f in self.tiles.items() if f[-1] > 1 and e != d}
+        steps = {a for a, f in zip(op.reduce_axes, self.reduced, strict=True) if f[-1] > 1}
+        reads = ({v for ix in ld.indices for v in ix.vars()} for body in op.bodies for ld in loads(body))
+        return any(op.axes[d] not in used and used & tiled and used & steps for used in reads)
 
 
 def _fits(g: Group, target: Cpu) -> bool:
