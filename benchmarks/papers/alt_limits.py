@@ -22,6 +22,8 @@ from mlc.api.training import wrapped
 from mlc.ir.graph import Builder, Graph, Node
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
+from mlc.ops.winograd import KERNEL, Matrix, matrices, tile_counts
+from mlc.settings import Observer
 
 SHUFFLES = 4  # shuffles a vector that turn rows of pixels to vectors of channels
 
@@ -146,7 +148,7 @@ def kernel_seconds(package: mlc.Package, peak: float, target: str) -> float:
     """What a core takes for a compiled network if each of its kernels is at its own limit.
 
     That is the longer of the operations of the algorithm that it computes by (Winograd's needs fewer than those that
-    are written; its transforms do not count), and of a stream of what it reads and writes.
+    are written; its transforms do not count, see :class:`Transforms`), and of a stream of what it reads and writes.
     """
     work = [
         (step.flops // times, step.bytes // times)  # which are those of all rounds of a loop
@@ -154,6 +156,61 @@ def kernel_seconds(package: mlc.Package, peak: float, target: str) -> float:
         for _ in range(times)
     ]
     return _least_seconds(work, peak, target)
+
+
+class Transforms(Observer):
+    """Counts, as a network is compiled, the operations of Winograd's transforms; of integers none, which run faster.
+
+    A sum of two numbers keeps the units as busy as a multiply-add, so both are two operations.
+    """
+
+    operations = 0
+
+    def passed(self, name: str, program: object, seconds: float) -> None:
+        if name == "winograd" and isinstance(program, Graph):
+            self.operations = sum(map(_transforms, program.nodes))
+
+
+def _transforms(node: Node) -> int:
+    if node.op is not get("conv_winograd") or node.inputs[0].type.dtype is not f32:
+        return 0
+    m = node.attrs["tile"]
+    points = m + KERNEL - 1
+    inputs, _, outputs = matrices(m)
+    (n, c, *before), (_, o, *after) = (v.type.shape for v in (node.inputs[0], node.outputs[0]))
+    there, back = sums_along_axis(inputs), sums_along_axis([*zip(*outputs, strict=True)], turned=True)
+    tiles = prod(tile_counts(after[-2:], m))
+    slices, results = n * prod(before[:-2]), n * prod(after[:-2])
+    return 2 * tiles * (slices * c * there * 2 * points + results * o * back * (points + m))
+
+
+def sums_along_axis(rows: Matrix | Sequence[Sequence[Any]], *, turned: bool = False) -> int:
+    """Sums and multiply-adds that a transform along one axis takes at least.
+
+    The rows of opposite points, ``p`` and ``-p``, are the same but for the signs of every other number: what these
+    multiply, and what the others do, is summed up once for both.
+
+    Args:
+        rows: of a matrix, as many of them for a point as it has.
+        turned: whether results are sums of those rows, not each the product of one.
+
+    >>> inputs, _, outputs = matrices(4)
+    >>> sums_along_axis(inputs), sums_along_axis([*zip(*outputs)], turned=True)
+    (12, 10)
+    """
+    pairs = [(a, b) for k, a in enumerate(rows) for b in rows[:k] if _opposite(a, b)]
+    alone = [r for r in rows if not any(r in pair for pair in pairs)]
+    if turned:  # a pair gives its sum and its difference, of which each result takes one
+        results = range(len(rows[0]))
+        terms = [sum(r[i] != 0 for r in alone) + sum(a[i] != 0 for a, _ in pairs) for i in results]
+        return 2 * len(pairs) + sum(t - 1 for t in terms)
+    whole = [sum(x != 0 for x in r) - 1 for r in alone]
+    halves = [max(0, sum(x != 0 for x in a[k::2]) - 1) for a, _ in pairs for k in (0, 1)]
+    return sum(whole) + sum(halves) + 2 * len(pairs)
+
+
+def _opposite(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    return any(all(x == s * y * (-1) ** k for k, (x, y) in enumerate(zip(a, b, strict=True))) for s in (1, -1))
 
 
 def _least_seconds(work: Sequence[tuple[int, int]], peak: float, target: str) -> float:

@@ -10,9 +10,12 @@ import pytest
 
 from benchmarks.papers.alt_fig9 import OPERATORS, cases
 from benchmarks.papers.alt_fig9_page import findings, page
-from benchmarks.papers.alt_limits import bytes_of, multiply_adds
+from benchmarks.papers.alt_limits import Transforms, bytes_of, multiply_adds
 from benchmarks.papers.alt_peers import NAMES
+from mlc.ir.graph import Attrs, Builder
 from mlc.ir.interp.graph import run_graph
+from mlc.ir.types import TensorType, f32
+from mlc.ops import get
 from mlc.targets.base import get_target
 from mlc.tuning.joint import layout_space
 
@@ -84,3 +87,15 @@ def test_multiply_adds_of_limits_are_those_inside_of_borders(name: str) -> None:
     assert bytes_of(graph) == 4 * sum(a.size for a in (*feeds.values(), *graph.constants.values())) + 4 * prod(
         graph.outputs[0].type.shape
     )
+
+
+def test_winograds_transforms_count_what_they_take_at_least() -> None:
+    """Two by two tiles of four: along an axis, 12 sums of six numbers, and 10 of what comes back."""
+    b = Builder()
+    x = b.input("x", TensorType((3, 8, 7, 7), f32))
+    attrs: Attrs = {"pads": (1, 1, 1, 1), "tile": 4}
+    (y,) = b.add(get("conv_winograd"), [x, b.constant(np.ones((6, 6, 8, 5), np.float32))], attrs)
+    (y,) = b.add(get("relu"), [y])
+    watch = Transforms()
+    watch.passed("winograd", b.finish([y]), 0.0)
+    assert watch.operations == 2 * 3 * 4 * (8 * 12 * (6 + 6) + 5 * 10 * (6 + 4))
