@@ -9,6 +9,7 @@ import tarfile
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,18 @@ def test_the_written_manifest_is_returned(handmade: Any, handmade_tar: Path, tmp
     written = write_package(tmp_path / "m.tar", handmade.manifest, handmade.params, handmade.members)
     assert written == open_package(handmade_tar).manifest
     assert written.members["graph.txt"].size == len(handmade.members["graph.txt"])
+
+
+@pytest.mark.parametrize("sizes", [(), (0, 5), (3, 7 << 20, 1), (1 << 20,) * 5, ((2 << 20) - 100, 100, 2 << 20)])
+@pytest.mark.parametrize("at", [0, 100, 2 << 20, (2 << 20) + 1])
+def test_files_are_written_in_large_pages(sizes: tuple[int, ...], at: int) -> None:
+    rng = np.random.default_rng(len(sizes))
+    chunks = [rng.bytes(n) for n in sizes]
+    found = [bytes(c) for c in package_module._in_pages(chunks, at)]
+    assert b"".join(found) == b"".join(chunks)
+    for end in accumulate((len(c) for c in found[:-1]), initial=at):
+        assert end == at or end % (2 << 20) == 0
+    assert all(len(c) <= 2 << 20 for c in found)
 
 
 def test_a_package_without_parameters_is_fine(handmade: Any, tmp_path: Path) -> None:
