@@ -20,9 +20,9 @@ FIGURE = Figure(
         {f"λ={spread}": Method("annealing", (("spread", float(spread)),), model=boosting()) for spread in (1, 2, 4)},
     ),
     remarks="""
-As in the paper, diversity makes no difference on most workloads; here on none, C6 included, where the paper saw a
-gain: 65, 68 and 63 trials in the mean. A batch of 32 out of a space of one or two thousand is diverse enough by itself.
-Ten seeds, 256 trials; the other differences are those of figure 4.
+As in the paper, diversity makes no difference on most workloads; here on none, C6 included, where the paper saw a gain:
+60, 60 and 55 trials in the mean. A batch of 32 out of a space of one or two thousand is diverse enough by itself. Ten
+seeds, 256 trials; the other differences are those of figure 4.
 """,
     trials=256,
     batch=32,

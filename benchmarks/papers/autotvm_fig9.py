@@ -34,17 +34,17 @@ FIGURE = Figure(
         "C1-C6 to Matmul-1024": ("Matmul-1024", MOVED),
     },
     remarks="""
-Sources are 300 configurations each of C1 to C6; the paper had 30000 in all. Its fourth panel, from a graphics card to
-a processor, needs a second machine. The tables are of subspaces with the register tile, a factorisation of the depth,
-the orders of loops and terms, and chunks to choose. Five seeds, batches of 16.
+Sources are 300 configurations each of C1 to C6; the paper had 30000 in all. Its fourth panel, from a graphics card to a
+processor, needs a second machine. The tables are of subspaces with the register tile, a factorisation of the depth, the
+orders of loops and terms, and chunks to choose. Five seeds, batches of 16.
 
-Within a domain the relation between the loops (61 trials) and the knobs (69) do better than single loops (114). From
-convolutions to another one single loops and the knobs carry best: the second or third trial is among the best, instead
-of the 61st; the relation misleads (146). To a product of matrices it is the other way round from the paper: there only
-the relation carried, here it does not help (143 trials, 131 without transfer), single loops mislead (no search gets
-there), while the knobs carry (28). The reason is in the templates: those of convolutions and of products ask for
-register tiles, factors and orders by the same names and mean the same, and on one core the tile decides; whereas the
-relation tells of caches, and the tile is what it leaves out.
+Within a domain the relation between the loops (52 trials) and the knobs (69) do better than single loops (133). From
+convolutions to another one single loops and the knobs carry best: the third trial is among the best, instead of the
+52nd; the relation misleads (no search gets there). To a product of matrices it is the other way round from the paper:
+there only the relation carried, here it helps little (117 trials, 131 without transfer), single loops mislead (no
+search gets there), while the knobs carry (28). The reason is in the templates: those of convolutions and of products
+ask for register tiles, factors and orders by the same names and mean the same, and on one core the tile decides;
+whereas the relation tells of caches, and the tile is what it leaves out.
 """,
     trials=160,
     seeds=5,

@@ -27,22 +27,22 @@ FIGURE = Figure(
     remarks="""
 All spaces are parts of those that `mlc tune` searches by itself: register tiles, a factorisation of the depth that is
 summed up at a time, the order of the loops, and how many tiles go together; of the convolutions also the order of
-terms, chunks of channels, and whether pixels are one axis. The products are scaled down, MM1 to MM3 to an eighth of
-the edges, BMM1 to BMM3 to half of the edges and a batch of 24; the convolutions are C2 and C12 of ResNet-18, not those
-of AlexNet.
+terms, chunks of channels, and whether pixels are one axis. The products are scaled down, MM1 to MM3 to an eighth of the
+edges, BMM1 to BMM3 to half of the edges and a batch of 24; the convolutions are C2 and C12 of ResNet-18, not those of
+AlexNet.
 
 Many of these kernels are bound by the arithmetic units under many orders and factors: 5 to 17 % of the configurations
 are within 5 % of the best, but for C12's 2 %, so that random draws find one in 1 to 25 trials, nearly as soon as any
 search. Hence trials count until 99 % of the best.
 
-In the paper OpEvo is best in most cases and AutoTVM last. Here AutoTVM needs 26 trials, G-BFS and OpEvo 39, N-A2C 50
-and random draws 62 (geometric means). On C2 OpEvo is the first (27 trials, AutoTVM 67, random draws 71). It is ahead
-of G-BFS after 100 trials (99.7 % against 99.3 % of the best), on C12 by three percent, and ahead of N-A2C, as in the
+In the paper OpEvo is best in most cases and AutoTVM last. Here AutoTVM needs 25 trials, G-BFS and OpEvo 39, N-A2C 50
+and random draws 62 (geometric means). On C2 OpEvo is the first (27 trials, AutoTVM 45, random draws 71). It is ahead of
+G-BFS after 100 trials (99.7 % against 99.3 % of the best), on C12 by three percent, and ahead of N-A2C, as in the
 paper; on MM1 and MM2 it is no faster than random draws. Spaces of a thousand to three thousand are explored before its
 global moves pay, and AutoTVM's model sees loops and learns by our rank objective, which in such spaces knows the rest
-after some batches. G-BFS and N-A2C walk over all kinds of knobs here, not over factors alone, and all begin at a
-random configuration. Batches are of 16, each of which is a generation of OpEvo (8 in the paper). Deviations over the
-seeds all but vanish with the trials as in the paper, except for random draws.
+after some batches. G-BFS and N-A2C walk over all kinds of knobs here, not over factors alone, and all begin at a random
+configuration. Batches are of 16, each of which is a generation of OpEvo (8 in the paper). Deviations over the seeds all
+but vanish with the trials as in the paper, except for random draws.
 """,
     trials=400,
     batch=16,
