@@ -103,6 +103,16 @@ def test_wide_convolutions_are_of_bf16():
         evaluate("conv_wide", x.astype(np.float32), w.astype(np.float32), **attrs)
 
 
+def test_sums_of_half_convolutions_are_halves():
+    x, w = (np.arange(np.prod(s)).reshape(s).astype(np.float16) % 5 for s in ((1, 3, 5, 4), (2, 3, 3, 3)))
+    attrs = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    got = evaluate("conv_half", x, w, **attrs)
+    assert got.dtype == np.float16
+    np.testing.assert_array_equal(got, evaluate("conv", x.astype(np.float32), w.astype(np.float32), **attrs))
+    with pytest.raises(VerifyError, match="both must be f16"):
+        evaluate("conv_half", x.astype(np.float32), w.astype(np.float32), **attrs)
+
+
 def test_the_expression_of_a_padded_conv():
     types = TensorType((1, 3, 8, 8), f32), TensorType((4, 3, 3, 3), f32)
     pad, conv = stages("conv", *types, strides=(2, 2), pads=(1, 1, 1, 1), dilations=(1, 1))

@@ -130,6 +130,14 @@ def test_not_of_booleans_and_of_bits():
     np.testing.assert_array_equal(evaluate("bitwise_not", np.array([0, 255, 3], np.uint8)), [255, 0, 252])
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_nearest_takes_the_even_one_of_two(dtype):
+    x = np.array([-2.5, -1.5, -0.5, -0.25, 0.0, 0.5, 0.75, 1.5, 2.5, 100.0]).astype(dtype)
+    got = evaluate("nearest", x)
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got, [-2, -2, 0, 0, 0, 0, 1, 2, 2, 100])
+
+
 def test_isnan_and_isinf():
     x = np.array([1.0, np.nan, np.inf, -np.inf], np.float32)
     np.testing.assert_array_equal(evaluate("isnan", x), [False, True, False, False])

@@ -182,3 +182,12 @@ def test_wide_products_are_of_bf16():
     np.testing.assert_allclose(got, x.astype(np.float32) @ w.astype(np.float32), rtol=1e-6, atol=1e-6)
     with pytest.raises(VerifyError, match="both must be bf16"):
         evaluate("matmul_wide", normal((2, 4)), w)
+
+
+def test_sums_of_half_products_are_halves():
+    x, w = (np.arange(np.prod(s)).reshape(s).astype(np.float16) % 7 for s in ((5, 4), (4, 3)))
+    got = evaluate("matmul_half", x, w)
+    assert got.dtype == np.float16
+    np.testing.assert_array_equal(got, x.astype(np.float32) @ w.astype(np.float32))
+    with pytest.raises(VerifyError, match="both must be f16"):
+        evaluate("matmul_half", normal((2, 4)), normal((4, 2)))
