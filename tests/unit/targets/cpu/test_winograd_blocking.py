@@ -57,11 +57,31 @@ def test_points_of_a_tile_have_sets_of_the_cache_for_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    "cpu, size, first", [("haswell", 120, "channels"), ("haswell", 56, "tiles"), ("skylake-avx512", 120, "tiles")]
+    "cpu, channels, size, first",
+    [
+        ("haswell", 32, 120, "channels"),
+        ("haswell", 32, 56, "tiles"),
+        ("skylake-avx512", 32, 120, "tiles"),  # 1.8 MB, not twice the second-level cache
+        ("skylake-avx512", 32, 224, "channels"),
+        ("skylake-avx512", 128, 112, "tiles"),
+    ],
 )
-def test_images_that_lie_far_are_transformed_plane_by_plane(cpu: str, size: int, first: str) -> None:
-    """Where a vector of channels is a part of a line, one plane after the other is read on, and written on."""
-    graph = convolution(1, 32, (size, size), 32, 3, blocked=True)
+def test_images_that_lie_far_are_transformed_plane_by_plane(cpu: str, channels: int, size: int, first: str) -> None:
+    """Where a vector is a part of a line, or planes are few, one plane after the other is read on, and written on."""
+    graph = convolution(1, channels, (size, size), channels, 3, blocked=True)
     *_, task = tasks_of(graph, get_target(f"x86 -mcpu={cpu}"), CompileOptions("m", "test", ""), Observer())
     default = task.space.default
     assert [default[name][0] for name in ("inward", "outward")] == [first, first]  # type: ignore[index]
+
+
+def test_images_count_among_what_passes_between_phases() -> None:
+    """24 MB of points and weights alone would stay in 32 MB."""
+    volume = Work(tiles=49, slices=8, window=3, channels=128, filters=128, points=6)
+    assert blocking(volume, record_for("znver4")).block < volume.tiles
+
+
+def test_panels_of_weights_from_memory_leave_room_for_the_next() -> None:
+    machine = record_for("znver4")
+    volume = Work(tiles=4, slices=2, window=3, channels=512, filters=512, points=6)
+    assert blocking(volume, machine).tile.vectors == 1
+    assert blocking(replace(volume, tiles=16), machine).tile.vectors == 2  # which have more to compute
