@@ -316,8 +316,8 @@ def _usual_order(work: Work, channels: int, dot: Dot | None, target: Cpu) -> tup
 
     Images that lie far are read and written plane by plane, where a vector is a part of a line (measured on Zen 3: 0.78
     to 0.99 of the time for images of 1.6 to 6.4 MB, those of 120 and 160 pixels by 32 channels the least; 1.05 times
-    for images of up to 0.8 MB), or planes are few, so that a block has a long run of each (measured on Zen 4, vectors of
-    a line: 0.86 to 0.98 for 32 and 64 channels and 3.2 to 26 MB; 0.97 to 1.04 for 128 and 256).
+    for images of up to 0.8 MB), or planes are few, so that a block has a long run of each (measured on Zen 4, whose
+    vectors are lines: 0.86 to 0.98 for 32 and 64 channels and 3.2 to 26 MB; 0.97 to 1.04 for 128 and 256).
     """
     m = work.points - KERNEL + 1
     image = target.lane_bytes * work.tiles * work.slices * m * m * channels
