@@ -211,8 +211,6 @@ def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int, sums
         vector, lane = local.split(space, min(lanes, space.hi + 1))
         tile = [panel, channels, *data, vector]
     loops, _ = ask_terms(g.knobs, local, tiling, sums, MOST_UNROLLED, ordered=ordered)
-    if along == "channels" and loops:
-        local.pragma(loops[-1], "reload")  # taps that are unrolled share pixels, for which the sums leave no registers
     local.reorder(*loops, *tile, lane)
     local.vectorize(lane)
     for a in tile:
