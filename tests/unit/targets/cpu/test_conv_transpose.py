@@ -27,6 +27,20 @@ def test_weights_that_stream_are_read_for_many_pixels_at_once(channels: int, til
     assert (task.space.default["rows"], task.space.default["vectors"]) == tile
 
 
+@pytest.mark.parametrize("channels", [64, 1024])
+def test_few_pixels_take_enough_sums_however_deep_a_panel_is(channels: int) -> None:
+    """Chunk by chunk, weights come from afar once for all tiles, not for each (a generator's first layer)."""
+    g = Builder("transposed")
+    x = g.input("x", TensorType((1, channels, 4, 4), f32))
+    w = g.constant(np.ones((channels, 512, 4, 4), np.float32), "w")
+    attrs = {"strides": (2, 2), "pads": (1,) * 4, "dilations": (1, 1), "groups": 1, "output_shape": (8, 8)}
+    (y,) = g.add(get("conv_transpose"), [x, w], attrs)
+    (r,) = g.add(get("relu"), [y])
+    task = in_network(g.finish([r]), get_target("x86 -mcpu=znver5"))
+    assert task is not None
+    assert (task.space.default["rows"], task.space.default["vectors"]) == (4, 4)
+
+
 @pytest.mark.parametrize("size, rows", [(4, 4), (64, 66)])
 def test_rows_above_and_below_are_passed_over_where_they_count(size: int, rows: int) -> None:
     """The copy of the input has a border at the sides only."""

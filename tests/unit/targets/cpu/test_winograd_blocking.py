@@ -85,3 +85,11 @@ def test_panels_of_weights_from_memory_leave_room_for_the_next() -> None:
     volume = Work(tiles=4, slices=2, window=3, channels=512, filters=512, points=6)
     assert blocking(volume, machine).tile.vectors == 1
     assert blocking(replace(volume, tiles=16), machine).tile.vectors == 2  # which have more to compute
+
+
+@pytest.mark.parametrize("channels, size, steps", [(256, 14, 1), (128, 28, 2), (64, 56, 4)])
+def test_weights_that_stream_are_fetched_line_by_line(channels: int, size: int, steps: int) -> None:
+    """Of so few rows of tiles as 14 x 14 pixels are, one step brings a line; few weights stay near for all blocks."""
+    graph = convolution(1, channels, (size, size), channels, 3, blocked=True)
+    *_, task = tasks_of(graph, get_target("x86 -mcpu=znver5"), CompileOptions("m", "test", ""), Observer())
+    assert task.space.default["steps"] == steps
