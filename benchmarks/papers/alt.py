@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine
-from benchmarks.papers.keep import RESULTS, keep
+from benchmarks.papers.keep import RESULTS, keep, keep_machine, machine_of
 from mlc.errors import ScheduleError
 from mlc.ir.graph import Builder, Graph, Node
 from mlc.ir.site import Site
@@ -173,11 +173,14 @@ class Given:
 
 
 # -- running and keeping ----------------------------------------------------------------------------------------------
+SECONDS = "after which no case begins; 0 writes the page again from what is kept"
+
+
 def arguments(doc: str | None, trials: int) -> argparse.ArgumentParser:
     """The options that all scripts have."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=trials, help="of each search")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no case begins")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help=SECONDS)
     parser.add_argument("--target", default="x86")
     parser.add_argument("--out", type=Path, default=RESULTS)
     return parser
@@ -192,26 +195,35 @@ def go_on(
         name: of the result; a folder of it has a file a case.
         given: the command line.
         cases: what makes each row, given a folder for its records; parts of a row that it does not give stay.
-        again: run those that are kept and were not run again yet, in place of the others.
+        again: run those that are kept and were not run again yet, in place of the others; their trials stay.
     """
     folder, begun, here = given.out / name, time.monotonic(), machine.describe()
     folder.mkdir(parents=True, exist_ok=True)
     for case, run in cases.items():
-        kept = folder / f"{case}.json"
-        before = json.loads(kept.read_text()) if kept.exists() else {}
-        if (before.get("trials", -1) >= given.trials) != again or (again and before.get("alone")):
+        before = row_kept(folder, case)
+        done = before.get("trials", -1) >= given.trials
+        if (not before or before.get("alone")) if again else done:
             continue
-        if time.monotonic() - begun > given.seconds:
+        if time.monotonic() - begun >= given.seconds:
             break
         about = {"case": case, "trials": given.trials, "processor": f"{here['cpu']}, {here['caches']}"}
         about = {**before, "alone": True} if again else about
-        kept.write_text(json.dumps({**about, **run(folder)}, indent=1) + "\n", encoding="utf-8")
+        row = {**about, **run(folder)}
+        (folder / f"{case}.json").write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+        keep_machine(folder, here)
     return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+
+
+def row_kept(folder: Path, case: str) -> dict[str, Any]:
+    """What a folder has of a case; nothing where it was not run yet."""
+    file = folder / f"{case}.json"
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
 
 def write(
     name: str, out: Path, title: str, remarks: str, heads: Sequence[str], table: Sequence[Sequence[str]],
     rows: Sequence[Mapping[str, Any]], bars: Mapping[str, Mapping[str, float]], unit: str, last: str = "",
+    here: str | None = None,
 ) -> None:  # fmt: skip
     """Keeps a figure: numbers, a page, and bars.
 
@@ -223,11 +235,13 @@ def write(
         bars: by case, the height of each bar by its label.
         unit: of the bars.
         last: line under the table.
+        here: the machine, in a line, which the numbers keep, too; that of the rows' folder unless given.
     """
-    here = ", ".join(map(str, machine.describe().values()))
+    numbers = list(rows) if here is None else {"machine": here, "rows": list(rows)}
+    on = machine_of(out / name) if here is None else here
 
     def page(picture: str) -> str:
-        lines = [f"# {title}", "", here, "", remarks.strip(), "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+        lines = [f"# {title}", "", on, "", remarks.strip(), "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         lines += [f"| {' | '.join(row)} |" for row in table]
         lines += ["", last] if last else []
         lines += ["", f"![{title}]({picture})"] if picture else []
@@ -248,5 +262,5 @@ def write(
         figure.savefig(path, dpi=120)
         pyplot.close(figure)
 
-    keep(name, out, list(rows), page, draw)
+    keep(name, out, numbers, page, draw)
     print((out / f"{name}.md").read_text(encoding="utf-8"))

@@ -5,21 +5,24 @@
 ``--variants`` names some of ``ALT-OL`` (loops only), ``ALT-WP`` (layouts propagate so that nothing is converted
 between operators, but what follows an operator is not computed with it) and ``ALT``. Trials are kept, and a run that
 was stopped goes on with what the records of its search have. ``--again`` times what is kept once more, and other
-engines beside it, so that only these seconds need a machine at rest.
+engines beside it, so that only these seconds need a machine at rest. Times of a row are of one comparison, with every
+variant that was searched for it and whose records are here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mlc
-from benchmarks.papers.alt import arguments, go_on, write
+from benchmarks.papers.alt import arguments, go_on, row_kept, write
 from benchmarks.papers.alt_limits import Transforms, kernel_seconds, layer_seconds, multiply_adds
 from benchmarks.papers.alt_peers import NAMES, seconds_of_model
+from benchmarks.papers.keep import require_records
 from benchmarks.stats import geometric_mean
 from benchmarks.zoo import build
 from mlc.harness.feeds import Fill, make_feeds
@@ -50,8 +53,8 @@ class Variant:
 VARIANTS = {"ALT-OL": Variant(0), "ALT-WP": Variant(1, apart=True), "ALT": Variant(1)}
 REMARKS = """
 The paper's budget is 20,000 trials a network, 12 to 16 hours; what is kept here has the budget that the table says,
-which is a first look at each kernel; searches ran beside other work, and what was found was timed in turns with nothing
-else running, on one thread. Untuned, this compiler lays blocks of channels out by rules already, which ALT-OL keeps,
+which is a first look at each kernel; searches ran beside other work, and what was found was timed in turns {timed},
+on one thread. Untuned, this compiler lays blocks of channels out by rules already, which ALT-OL keeps,
 and computes convolutions of 3 by 3 taps by Winograd's algorithm where that is faster, which ALT has not: so do all
 variants, and only the other operators have layouts to search. ALT-WP leaves the pass `fuse` out. Kernels that lose in
 the whole model go back to untuned, as by `mlc tune`. *As shipped* is what a user gets without any search, by the
@@ -70,26 +73,41 @@ with the sums that they take at least; where they are computed from, in the seco
 
 
 def measured(
-    network: str, batch: int, variants: Mapping[str, Variant], target: str, trials: int, small: bool, again: bool,
-    folder: Path,
+    network: str, batch: int, variants: Mapping[str, Variant], wanted: Collection[str], target: str, trials: int,
+    small: bool, again: bool, folder: Path,
 ) -> dict[str, Any]:  # fmt: skip
-    """A case: variants are tuned, unless ``again``, and packages are timed in turns, on one thread."""
+    """A case: variants are tuned, unless ``again``, and packages are timed in turns, on one thread.
+
+    Args:
+        network, batch: the case.
+        variants: all that a row may have.
+        wanted: those that are tuned; others that the row has are only timed beside them.
+        target, trials, small, again: the command line's.
+        folder: of the records, and of what is kept of the row.
+    Raises:
+        SystemExit: the case is run again, and records of what the row has are gone.
+    """
+    before = row_kept(folder, f"{network}-{batch}")
+    had = [v for v in variants if v in before.get("seconds", {}) or v in before.get("search_seconds", {})]
+    records = {v: folder / f"{network}-{batch}-{v}.jsonl" for v in variants if v in wanted or v in had}
+    if again:
+        require_records(folder / f"{network}-{batch}.json", [records[v] for v in had if v in before["seconds"]])
     path = folder / f"{network}-{batch}.onnx"
     path.write_bytes(build(network, batch=batch, small=small).SerializeToString())
     model = mlc.load(path)
     packages = {SHIPPED: mlc.compile(model, target, threads=1)} if again else {}
     transforms = Transforms()
     packages["untuned"] = mlc.compile(model, target, records=[], threads=1, observer=transforms)
-    seconds: dict[str, float] = {}
-    for name, variant in variants.items():
-        records = folder / f"{network}-{batch}-{name}.jsonl"
+    seconds: dict[str, float] = dict(before.get("search_seconds", {}))
+    for name, file in records.items():
+        variant = variants[name]
         off = ("fuse",) if variant.apart else ()
-        if not again:
+        if name in wanted and not again:
             limits = TuneOptions(trials=round(variant.more * trials), layouts=variant.levels, joint=JOINT_OF_NETWORKS)
-            tuning = mlc.tune(model, target, records=records, options=limits, threads=1, disabled_passes=off)
+            tuning = mlc.tune(model, target, records=file, options=limits, threads=1, disabled_passes=off)
             seconds[name] = round(tuning.outcome.seconds, 1)
-        if records.exists():
-            packages[name] = mlc.compile(model, target, records=[records], disabled_passes=off, threads=1)
+        if file.exists():
+            packages[name] = mlc.compile(model, target, records=[file], disabled_passes=off, threads=1)
     found: dict[str, Any] = {"seconds": in_turns(packages)}
     if again:
         with packages["untuned"].load(1) as module:
@@ -102,6 +120,8 @@ def measured(
         found["transforms"] = transforms.operations
     else:
         found["search_seconds"] = seconds
+        apart = {v: before.get("trials_of", {}).get(v, before["trials"]) for v in had if v not in wanted}
+        found.update({"trials_of": apart} if apart else {})
     path.unlink()
     return found
 
@@ -137,7 +157,7 @@ def run(name: str, title: str, remarks: str, variants: Mapping[str, Variant], ba
     wanted = {v: variants[v] for v in given.variants.split(",")}
     cases = {
         f"{network}-{batch}": partial(
-            measured, network, int(batch), wanted, given.target, given.trials, given.small, given.again
+            measured, network, int(batch), variants, wanted, given.target, given.trials, given.small, given.again
         )
         for network in given.networks.split(",")
         for batch in given.batches.split(",")
@@ -155,7 +175,8 @@ def run(name: str, title: str, remarks: str, variants: Mapping[str, Variant], ba
             limit = row.get(kind, 0.0)
             limit += row["transforms"] / row["peak"] if kind == "kernel_seconds" and "transforms" in row else 0.0
             listed.append(f"{1e3 * limit:.3f} {limit / of['untuned']:.0%}" if limit else "")
-        table.append((row["case"], str(row["trials"]), *listed))
+        budgets = [str(row["trials"]), *(f"{v} {n}" for v, n in row.get("trials_of", {}).items() if v in of)]
+        table.append((row["case"], ", ".join(budgets), *listed))
     bars = {
         r["case"]: {v: r["seconds"][base] / s for v, s in r["seconds"].items()} for r in rows if base in r["seconds"]
     }
@@ -173,8 +194,21 @@ def run(name: str, title: str, remarks: str, variants: Mapping[str, Variant], ba
     for v in (*variants, SHIPPED):
         over = [min(r["peers"].values()) / r["seconds"][v] for r in beside if v in r["seconds"]]
         last += f" {v} over the better engine: {geometric_mean(over):.2f} of {len(over)}." if over else ""
+    remarks = textwrap.fill(remarks.strip().format(timed=timed(rows)), 120, break_on_hyphens=False) + "\n"
     remarks += BY_KERNEL if len(limits) > 1 else ""
     write(name, given.out, title, remarks, heads, table, rows, bars, f"times as fast as {base}", last)
+
+
+def timed(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Beside what rows were timed, in words that end a sentence.
+
+    >>> timed([{"case": "a-1", "alone": True}, {"case": "b-1"}])
+    'with nothing else running, b-1 beside other work'
+    """
+    beside = [r["case"] for r in rows if not r.get("alone")]
+    if beside and len(beside) == len(rows):
+        return "beside other work"
+    return "with nothing else running" + (f", {', '.join(beside)} beside other work" if beside else "")
 
 
 def main() -> None:

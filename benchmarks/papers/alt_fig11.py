@@ -15,14 +15,27 @@ Trials are kept, and ``--again`` times what was decided once more, so that only 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.alt import OPTIONS, arguments, best_tiled, convolution, go_on, in_network, searched, under, write
+from benchmarks.papers.alt import (
+    OPTIONS,
+    arguments,
+    best_tiled,
+    convolution,
+    go_on,
+    in_network,
+    row_kept,
+    searched,
+    under,
+    write,
+)
+from benchmarks.papers.keep import require_records
 from mlc.errors import LowerError, ScheduleError
 from mlc.ir.graph import Graph
 from mlc.ir.types import TensorType
@@ -38,8 +51,7 @@ FORCED = 4  # layouts of the second convolution that are tried with an input tha
 REMARKS = """
 Both convolutions are measured as operators, and their times added up; what one converts is in its own time. The paper
 compares with Ansor, here ALT-OL stands for that. Under ALT-FP the layouts of the second convolution other than its
-input's are some random ones with a part of the trials each, since its joint search has no input that is given. Subgraph
-1 was timed with nothing else running, subgraph 2 at the end of its searches, beside other work.
+input's are some random ones with a part of the trials each, since its joint search has no input that is given. {timed}
 """
 
 
@@ -157,16 +169,45 @@ def as_it_lies(task: Task, target: Target, config: Config) -> Config:
 VARIANTS: dict[str, Callable[[int, int, Target, Runs], list[tuple[Task, Config]]]] = {
     "ALT-OL": loops_only, "ALT": independent, "ALT-FP": forwards, "ALT-BP": backwards,
 }  # fmt: skip
+SEARCHES = {
+    "ALT-OL": ("OL-1", "OL-2"), "ALT": ("ALT-1", "ALT-2"), "ALT-FP": ("ALT-1", "FP-2-*"), "ALT-BP": ("BP-2", "BP-1"),
+}  # fmt: skip
 
 
-def measured(name: str, variants: Sequence[str], target: Target, trials: int, folder: Path) -> dict[str, Any]:
-    """A subgraph: seconds of both convolutions by variant."""
+def measured(
+    name: str, variants: Sequence[str], target: Target, trials: int, again: bool, folder: Path
+) -> dict[str, Any]:
+    """A subgraph: seconds of both convolutions by variant; ``again``, of those alone that the row has.
+
+    Raises:
+        SystemExit: the case is run again, and records of what is asked for are gone.
+    """
     size, filters = SUBGRAPHS[name]
-    runs, seconds = Runs(target, trials, folder, name.replace(" ", "-")), {}
+    short, seconds = name.replace(" ", "-"), {}
+    if again:
+        before = row_kept(folder, name)
+        trials, seconds = before["trials"], dict(before["seconds"])
+        variants = [v for v in variants if seconds.get(v)]
+        files = dict.fromkeys(folder / f"{short}-{what}.jsonl" for v in variants for what in SEARCHES[v])
+        require_records(folder / f"{name}.json", list(files))
+    runs = Runs(target, trials, folder, short)
     for variant in variants:
         parts = [runs.seconds(task, [config])[0] for task, config in VARIANTS[variant](size, filters, target, runs)]
         seconds[variant] = parts if len(parts) == 2 and None not in parts else None
     return {"seconds": seconds}
+
+
+def timed(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Beside what each row was timed.
+
+    >>> timed([{"case": "a", "alone": True}, {"case": "b"}])
+    'A was timed with nothing else running, b at the end of its searches, beside other work.'
+    """
+    beside = [
+        "with nothing else running" if r.get("alone") else "at the end of its searches, beside other work" for r in rows
+    ]
+    said = [f"{r['case']}{'' if k else ' was timed'} {beside[k]}" for k, r in enumerate(rows)]
+    return f"{', '.join(said)}.".capitalize() if said else ""
 
 
 def main() -> None:
@@ -176,7 +217,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="only time what is kept once more")
     given = parser.parse_args()
     target, variants = get_target(given.target), given.variants.split(",")
-    cases = {n: partial(measured, n, variants, target, given.trials) for n in SUBGRAPHS}
+    cases = {n: partial(measured, n, variants, target, given.trials, given.again) for n in SUBGRAPHS}
     rows = go_on("alt_fig11", given, cases, again=given.again)
     table, bars = [], {}
     for row in rows:
@@ -186,7 +227,8 @@ def main() -> None:
             table.append((row["case"], str(row["trials"]), name, *times))
     heads = ("subgraph", "trials of each search", "variant", "first ms", "second ms", "both ms")
     title = "ALT, figure 11: layouts of two convolutions in a row"
-    write("alt_fig11", given.out, title, REMARKS, heads, table, rows, bars, "ms")
+    remarks = textwrap.fill(REMARKS.strip().format(timed=timed(rows)), 120, break_on_hyphens=False)
+    write("alt_fig11", given.out, title, remarks, heads, table, rows, bars, "ms")
 
 
 if __name__ == "__main__":

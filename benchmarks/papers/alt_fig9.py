@@ -24,14 +24,17 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import machine
+from benchmarks.papers.alt import SECONDS, row_kept
 from benchmarks.papers.alt_fig9_page import complete, draw, findings, page
-from benchmarks.papers.alt_limits import bytes_of, multiply_adds, stream_seconds, whole_vectors
+from benchmarks.papers.alt_limits import bytes_of, multiplied_lanes, multiply_adds, stream_seconds, whole_vectors
 from benchmarks.papers.alt_peers import seconds as seconds_of_peers
-from benchmarks.papers.cachegrind import counts_of_candidate
-from benchmarks.papers.keep import RESULTS, keep
+from benchmarks.papers.cachegrind import counts_of_candidate, require_tools
+from benchmarks.papers.keep import RESULTS, keep, keep_machine, machine_of, require_records
 from mlc.errors import ScheduleError
 from mlc.ir.graph import Builder as Graphs
 from mlc.ir.graph import Graph
+from mlc.ir.layout import Layout
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Config
 from mlc.ops import get
@@ -236,19 +239,39 @@ def row_of(
         "peers": (before or {}).get("peers") or (seconds_of_peers(case.graph, folder) if alone else {}),
         "padded": {name: padded(task, target, found.best.get(name, task.space.default)) for name in ("untuned", "ALT")},
         "config": dict(found.best.get("ALT", {})),
+        "elsewhere": lies_elsewhere(task, target, found.best.get("ALT", {}), found.layouts),
     }  # fmt: skip
 
 
 def _whole(case: Case, target: Target) -> dict[str, int]:
     """Multiply-adds of whole vectors that a case needs, on a processor, by what these hold."""
     record = getattr(target, "record", None)
-    return whole_vectors(case.graph, record.lanes) if isinstance(record, Cpu) else {}
+    return whole_vectors(case.graph, multiplied_lanes(record)) if isinstance(record, Cpu) else {}
 
 
 def padded(task: Task, target: Target, config: Config) -> float:
     """Times as many results as there are that a configuration computes, since its blocks are padded."""
     (found,) = candidate(task, target, config).outputs
     return prod(found.type.physical_shape) / prod(found.type.shape)
+
+
+def lies_elsewhere(task: Task, target: Target, config: Config, layouts: Mapping[str, str]) -> bool:
+    """Whether a searched layout has a result, or an input, elsewhere in memory than the untuned one has it.
+
+    Blocks of one and blocks of vectors may be written otherwise, by primitives of the search, and lie the same.
+    """
+    if not layouts or "refused" in layouts or any(name.startswith("operand 0") for name in layouts):
+        return bool(layouts) and "refused" not in layouts
+    space = loop_space(task, target, layouts_in(config))
+    if space is None:
+        return False
+    own, found = (candidate(task, target, c).outputs[0].type for c in (task.space.default, space.default))
+    numbers = np.arange(1, prod(own.shape) + 1).reshape(own.shape)
+    return not np.array_equal(*(_in_memory(numbers, t.layout) for t in (own, found)))
+
+
+def _in_memory(numbers: np.ndarray, layout: Layout | None) -> np.ndarray:
+    return (numbers if layout is None else layout.core.pack(numbers)).reshape(-1)
 
 
 def counted(case: Case, config: Config) -> dict[str, dict[str, int]]:
@@ -288,13 +311,15 @@ def main() -> None:
     parser.add_argument("--operators", default=",".join(OPERATORS), help="comma-separated")
     parser.add_argument("--cases", help="only these of them, comma-separated")
     parser.add_argument("--target", default="x86")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no case begins")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help=SECONDS)
     parser.add_argument("--again", action="store_true", help="only the last decisions of what is kept, once more")
     parser.add_argument("--alone", action="store_true", help="nothing else runs: measure other engines, too")
     parser.add_argument("--count", action="store_true", help="only count what the kernels of findings do")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    target, begun = get_target(given.target), time.monotonic()
+    if given.count:
+        require_tools()
+    target, begun, here = get_target(given.target), time.monotonic(), machine.describe()
     folder = given.out / "alt_fig9"
     folder.mkdir(parents=True, exist_ok=True)
     every = cases(given.configurations, given.operators.split(","), target)
@@ -302,17 +327,19 @@ def main() -> None:
     for case, task in every if not given.count else []:
         if wanted is not None and case.name not in wanted:
             continue
-        kept = folder / f"{case.name}.json"
-        before = json.loads(kept.read_text()) if kept.exists() else None
-        done = before is not None and before["trials"] >= given.trials
-        if done != given.again or (given.again and before is not None and before.get("alone")):
+        kept, before = folder / f"{case.name}.json", row_kept(folder, case.name)
+        done = before.get("trials", -1) >= given.trials
+        if (not before or before.get("alone")) if given.again else done:
             continue
-        if time.monotonic() - begun > given.seconds:
+        if time.monotonic() - begun >= given.seconds:
             break
-        row = row_of(
-            case, task, target, given.trials, folder, before if given.again else None, given.again or given.alone
-        )
+        if given.again:
+            require_records(kept, [folder / f"{case.name}-{variant}.jsonl" for variant in VARIANTS])
+            row = row_of(case, task, target, before["trials"], folder, before, alone=True)
+        else:
+            row = row_of(case, task, target, given.trials, folder, None, given.alone)
         kept.write_text(json.dumps(row, indent=1) + "\n")
+        keep_machine(folder, here)
     rows = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     for found in [r for r in findings(rows) if given.count and "expected" not in r]:
         ((case, task),) = [(c, t) for c, t in every if c.name == found["case"]]
@@ -320,9 +347,8 @@ def main() -> None:
         row = {**found, "counts": counted(case, config), "expected": expected(task, config, target)}
         (folder / f"{case.name}.json").write_text(json.dumps(row, indent=1) + "\n")
     rows = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    whole = {case.name: _whole(case, target) for case, _ in every}
-    rows = [{**r, "whole": whole.get(r["case"], r.get("whole", {}))} for r in rows]
-    keep("alt_fig9", given.out, complete(rows), lambda picture: page(rows, picture), lambda path: draw(rows, path))
+    on = machine_of(folder)
+    keep("alt_fig9", given.out, complete(rows), lambda picture: page(rows, picture, on), lambda path: draw(rows, path))
     print((given.out / "alt_fig9.md").read_text(encoding="utf-8"))
 
 

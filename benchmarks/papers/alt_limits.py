@@ -24,7 +24,9 @@ from mlc.ir.types import TensorType, f32
 from mlc.ops import get
 from mlc.ops.winograd import KERNEL, Matrix, matrices, tile_counts
 from mlc.settings import Observer
+from mlc.targets.cpu.record import Cpu
 
+HALVES = ("znver4",)  # processors that multiply a vector in two halves, and half of one in half the time
 SHUFFLES = 4  # shuffles a vector that turn rows of pixels to vectors of channels
 
 
@@ -68,6 +70,11 @@ def _multiply_adds(node: Node) -> int:
 def taps_inside(windows: int, size: int, taps: int, stride: int, pad: int, step: int) -> int:
     """Taps of all windows along an axis that lie inside of it."""
     return sum(0 <= k * stride - pad + t * step < size for k in range(windows) for t in range(taps))
+
+
+def multiplied_lanes(record: Cpu) -> int:
+    """Lanes of the narrowest vector that a processor multiplies as fast, lane by lane, as its widest."""
+    return record.lanes // 2 if record.cpu in HALVES else record.lanes
 
 
 def whole_vectors(graph: Graph, lanes: int) -> dict[str, int]:

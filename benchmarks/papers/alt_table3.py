@@ -27,7 +27,7 @@ from benchmarks.papers.alt import (
     under,
     write,
 )  # fmt: skip
-from benchmarks.papers.cachegrind import EVENTS, counts
+from benchmarks.papers.cachegrind import EVENTS, counts, require_tools
 from mlc.build import build_package
 from mlc.lower.knobs import Config
 from mlc.runtime import write_package
@@ -51,7 +51,12 @@ at the same number of trials stands beside them.
 
 
 def measured(name: str, target: Target, trials: int, folder: Path) -> dict[str, Any]:
-    """A layout: the best loops, their time, and their counts."""
+    """A layout: the best loops, their time, and their counts.
+
+    Raises:
+        SystemExit: there is nothing to count with, which is found out before the search.
+    """
+    require_tools()
     task = in_network(GRAPH(), target)
     assert task is not None
     with LocalMeasurer([task], target, threads=1, compile_options=OPTIONS, rng=np.random.default_rng(0)) as measurer:

@@ -28,7 +28,7 @@ def counts(path: Path, folder: Path) -> dict[str, dict[str, int]]:
         SystemExit: there is no C compiler, or no Valgrind.
         subprocess.CalledProcessError: one of them fails.
     """
-    _require()
+    require_tools()
     with open_package(path) as opened:
         for name in opened.names():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def counts_of_candidate(program: Program, node: Node, folder: Path) -> dict[str,
         SystemExit: there is no C compiler, or no Valgrind.
         subprocess.CalledProcessError: one of them fails.
     """
-    _require()
+    require_tools()
 
     def rooms(values: Sequence[Value]) -> str:
         return ", ".join(f"room({v.type.nbytes})" for v in values)
@@ -82,7 +82,12 @@ int main(void) {{
 """
 
 
-def _require() -> None:
+def require_tools() -> None:
+    """Ends the program where something that counting takes is missing; to be called before hours of searching, too.
+
+    Raises:
+        SystemExit: there is no C compiler, or no Valgrind.
+    """
     for tool in ("cc", "valgrind"):
         if shutil.which(tool) is None:
             raise SystemExit(f"counting takes {tool}, which is not installed")

@@ -1,16 +1,55 @@
-"""How a result is kept: its numbers as JSON, a page of Markdown, and a picture where matplotlib is installed."""
+"""How a result is kept: its numbers as JSON, a page of Markdown, and a picture where matplotlib is installed.
+
+Of rows that are measured one by one, in a folder, the machine is kept beside them, so that a page that is written again
+from them stays the same.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import machine
 from benchmarks.peers import version
 from benchmarks.report import json_ready
 
 RESULTS = Path("benchmarks/papers/results")
+_MACHINE = "machine.txt"
+
+
+def keep_machine(folder: Path, here: Mapping[str, str]) -> None:
+    """Keeps the description of the machine that a row of a folder was measured on."""
+    (folder / _MACHINE).write_text(described(here) + "\n", encoding="utf-8")
+
+
+def machine_of(folder: Path) -> str:
+    """The machine that the rows of a folder were measured on last, in a line; this one where none is kept."""
+    kept = folder / _MACHINE
+    return kept.read_text(encoding="utf-8").removesuffix("\n") if kept.exists() else described(machine.describe())
+
+
+def described(here: Mapping[str, str]) -> str:
+    """The description of a machine in a line."""
+    return ", ".join(here.values())
+
+
+def require_records(row: Path, records: Sequence[Path]) -> None:
+    """Ends the program where what a row was found by is gone: to decide once more would be to search anew.
+
+    Args:
+        row: its file.
+        records: the files, which git does not keep; a pattern stands for any that it matches.
+    Raises:
+        SystemExit: some have nothing; the message is one line, and the exit code 1.
+    """
+    missing = [r.name for r in records if not any(found.stat().st_size for found in r.parent.glob(r.name))]
+    if missing:
+        raise SystemExit(
+            f"--again takes the records of {row.stem}'s searches, which are not in {row.parent}: {', '.join(missing)}; "
+            f"the row has to be searched again: remove {row}, and run without --again"
+        )
 
 
 def keep(

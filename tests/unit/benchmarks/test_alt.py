@@ -8,16 +8,18 @@ from math import prod
 import numpy as np
 import pytest
 
-from benchmarks.papers.alt_fig9 import OPERATORS, cases
+from benchmarks.papers.alt import convolution, in_network
+from benchmarks.papers.alt_fig9 import OPERATORS, cases, lies_elsewhere
 from benchmarks.papers.alt_fig9_page import findings, page
-from benchmarks.papers.alt_limits import Transforms, bytes_of, multiply_adds
+from benchmarks.papers.alt_limits import Transforms, bytes_of, multiplied_lanes, multiply_adds
 from benchmarks.papers.alt_peers import NAMES
 from mlc.ir.graph import Attrs, Builder
 from mlc.ir.interp.graph import run_graph
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
 from mlc.targets.base import get_target
-from mlc.tuning.joint import layout_space
+from mlc.targets.x86.record import record_for
+from mlc.tuning.joint import layout_space, primitives_of
 
 TARGET = get_target("x86 -mcpu=haswell")
 
@@ -41,7 +43,7 @@ def row(name: str, loops: float, joint: float, **more: object) -> dict[str, obje
         "case": name, "shapes": "s", "trials": 8, "seconds": seconds, "layouts": {"result": "split(1, 8)"},
         "search_seconds": {"ALT-OL": 3.0, "ALT": 2.0}, "multiply_adds": 500_000, "peak": 2e9, "stream_seconds": 1e-4,
         "padded": {"untuned": 1.0, "ALT": 1.2}, "peers": {NAMES[0]: 3e-3},
-        "whole": {"channels": 1_200_000, "rows": 1_000_000},
+        "whole": {"channels": 1_200_000, "rows": 1_000_000}, "elsewhere": True,
     }  # fmt: skip
     return {**found, **more}
 
@@ -49,7 +51,7 @@ def row(name: str, loops: float, joint: float, **more: object) -> dict[str, obje
 def test_the_page_has_means_limits_and_findings() -> None:
     counts = {"untuned": {"instructions": 4, "reads": 2}, "layout": {"instructions": 3, "reads": 4}}
     rows = [
-        row("C2D-0", 2e-3, 1e-3, counts=counts), row("C2D-1", 1e-3, 2e-3, layouts={}),
+        row("C2D-0", 2e-3, 1e-3, counts=counts), row("C2D-1", 1e-3, 2e-3, layouts={}, elsewhere=False),
         row("GMM-0", float(np.sqrt(8)) * 1e-3, 1e-3), row("GMM-1", 0.0, 1e-3), row("GMM-10", 0.55e-3, 0.55e-3),
     ]  # fmt: skip
     text = page(rows)
@@ -68,6 +70,36 @@ def test_the_page_has_means_limits_and_findings() -> None:
     assert "| C2D-0 | 2.00 | 1.00 to 1.20 | 0.75 | 2.00 |  | split(1, 8) | as it is |" in page([rows[0]])
     by_loops = {"untuned": {"cycles": 2500.0, "bound": "loads"}, "layout": {"cycles": 1200.0, "bound": "latency"}}
     assert "| 2.5 loads to 1.2 latency | split(1, 8) |" in page([{**rows[0], "expected": by_loops}])
+
+
+def test_a_layout_that_lies_as_the_untuned_one_is_no_finding() -> None:
+    rows = [row("C3D-0", 2e-3, 1e-3, elsewhere=False)]
+    assert findings(rows) == []
+    text = page(rows)
+    assert "| the target's own |" in text
+    assert "By loops under the target's own layouts, which the loop search missed: C3D-0 (2.00)." in text
+
+
+def test_what_was_compared_twice_is_told() -> None:
+    first = {"untuned": 2e-3, "ALT-OL": 1e-3, "ALT": 2e-3}
+    text = page([row("C2D-0", 2e-3, 1e-3, first_comparison=first)])
+    assert "Compared twice, of which the second counts: C2D-0 (first 0.50). By the first comparison alone" in text
+
+
+@pytest.mark.parametrize("o, elsewhere", [((2, 8), False), ((16, 1), True)])
+def test_blocks_of_vectors_lie_as_untuned_however_they_are_written(o: tuple[int, int], elsewhere: bool) -> None:
+    graph = convolution(16, 16, 14, 1)
+    task = in_network(graph, TARGET)
+    assert task is not None
+    space = layout_space(task, TARGET)
+    assert space is not None
+    whole = {"layout.h": (1, 14), "layout.w": (1, 14), "layout.input": "as it is"}
+    config = {**space.default, **whole, "layout.o": o}
+    assert lies_elsewhere(task, TARGET, config, primitives_of(task, TARGET, config)) is elsewhere
+
+
+def test_half_a_vector_may_take_half_the_time() -> None:
+    assert [multiplied_lanes(record_for(cpu)) for cpu in ("znver4", "znver5", "haswell")] == [8, 16, 8]
 
 
 def test_the_memory_side_of_a_limit() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mlc.fields import Fields, as_number, as_object, as_text
 from mlc.ir import loop
-from mlc.ir.expr import Binary, Call, Cast, Load, Select, loads, walk
+from mlc.ir.expr import Binary, Call, Cast, Load, Select, walk
 from mlc.ir.index import Linear, Var, weighted
 from mlc.ir.intrinsic import Kind
 from mlc.ir.types import DType
@@ -132,7 +132,7 @@ class _Straight:
         return bound, needs[bound]
 
     def _vectors(self, dtype: DType, lanes: int) -> float:
-        return max(1.0, lanes / self.record.lanes_of(dtype))
+        return max(1.0, lanes / self.record.lanes_of(dtype)) if lanes > 1 else 1.0
 
     def _transfers(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> float:
         """Vectors or, where neighbours in a vector are none in memory, elements of an access."""
@@ -144,11 +144,14 @@ class _Straight:
 
     def _store(self, s: loop.Store) -> None:
         lanes = 1 if s.lane is None else s.lane.hi - s.lane.lo + 1
+        adds_to_itself = False
         for part in walk(s.value):
-            amount = self._vectors(part.dtype, lanes)
             if isinstance(part, Load):
                 self._load(part.source, part.indices, s.lane)
-            elif isinstance(part, Binary):
+                adds_to_itself = adds_to_itself or part.source is s.buffer
+                continue
+            amount = self._vectors(part.dtype, lanes)
+            if isinstance(part, Binary):
                 fused = part.op in ("add", "sub") and any(
                     isinstance(x, Binary) and x.op == "mul" for x in (part.a, part.b)
                 )
@@ -158,9 +161,10 @@ class _Straight:
             elif isinstance(part, (Cast, Select)):
                 self.instructions += amount
         if s.buffer.scope != "register":
-            self.stores += self._transfers(s.buffer, s.indices, s.lane)
-            self.instructions += self._transfers(s.buffer, s.indices, s.lane)
-        elif any(e.source is s.buffer for e in loads(s.value)):
+            vectors = self._transfers(s.buffer, s.indices, s.lane)
+            self.stores += vectors
+            self.instructions += vectors
+        elif adds_to_itself:
             self.chains[id(s.buffer), s.indices] += 1
 
     def _compute(self, operations: float) -> None:
