@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -184,6 +184,18 @@ def arguments(doc: str | None, trials: int) -> argparse.ArgumentParser:
     parser.add_argument("--target", default="x86")
     parser.add_argument("--out", type=Path, default=RESULTS)
     return parser
+
+
+def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    """The type of an option that names some of what there is, comma-separated; others end the program."""
+
+    def names(given: str) -> list[str]:
+        found = given.split(",")
+        if unknown := [name for name in found if name not in known]:
+            raise argparse.ArgumentTypeError(f"no {unknown[0]!r}; there are {', '.join(known)}")
+        return found
+
+    return names
 
 
 def go_on(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import mlc
-from benchmarks.papers.alt import arguments, go_on, row_kept, write
+from benchmarks.papers.alt import arguments, go_on, names_of, row_kept, write
 from benchmarks.papers.alt_limits import Transforms, kernel_seconds, layer_seconds, multiply_adds
 from benchmarks.papers.alt_peers import NAMES, seconds_of_model
 from benchmarks.papers.keep import require_records
@@ -146,7 +146,7 @@ def options(doc: str | None, variants: Sequence[str]) -> Any:
     parser = arguments(doc, 20_000)
     parser.add_argument("--networks", default=",".join(NETWORKS), help="comma-separated")
     parser.add_argument("--batches", default="1,16", help="comma-separated")
-    parser.add_argument("--variants", default=",".join(variants), help="comma-separated")
+    parser.add_argument("--variants", type=names_of(variants), default=",".join(variants), help="comma-separated")
     parser.add_argument("--again", action="store_true", help="only time what is kept once more, and other engines")
     parser.add_argument("--small", action="store_true", help="the zoo's small networks, to try the script")
     return parser.parse_args()
@@ -154,7 +154,7 @@ def options(doc: str | None, variants: Sequence[str]) -> Any:
 
 def run(name: str, title: str, remarks: str, variants: Mapping[str, Variant], base: str, given: Any) -> None:
     """Runs the cases and keeps the figure; speedups are over one of the variants."""
-    wanted = {v: variants[v] for v in given.variants.split(",")}
+    wanted = {v: variants[v] for v in given.variants}
     cases = {
         f"{network}-{batch}": partial(
             measured, network, int(batch), variants, wanted, given.target, given.trials, given.small, given.again

@@ -30,6 +30,7 @@ from benchmarks.papers.alt import (
     convolution,
     go_on,
     in_network,
+    names_of,
     row_kept,
     searched,
     under,
@@ -213,11 +214,11 @@ def timed(rows: Sequence[Mapping[str, Any]]) -> str:
 def main() -> None:
     """The command line."""
     parser = arguments(__doc__, 1000)
-    parser.add_argument("--variants", default=",".join(VARIANTS), help="comma-separated")
+    parser.add_argument("--variants", type=names_of(VARIANTS), default=",".join(VARIANTS), help="comma-separated")
     parser.add_argument("--again", action="store_true", help="only time what is kept once more")
     given = parser.parse_args()
-    target, variants = get_target(given.target), given.variants.split(",")
-    cases = {n: partial(measured, n, variants, target, given.trials, given.again) for n in SUBGRAPHS}
+    target = get_target(given.target)
+    cases = {n: partial(measured, n, given.variants, target, given.trials, given.again) for n in SUBGRAPHS}
     rows = go_on("alt_fig11", given, cases, again=given.again)
     table, bars = [], {}
     for row in rows:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine
-from benchmarks.papers.alt import SECONDS, row_kept
+from benchmarks.papers.alt import SECONDS, names_of, row_kept
 from benchmarks.papers.alt_fig9_page import complete, draw, findings, page
 from benchmarks.papers.alt_limits import bytes_of, multiplied_lanes, multiply_adds, stream_seconds, whole_vectors
 from benchmarks.papers.alt_peers import seconds as seconds_of_peers
@@ -308,7 +308,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--configurations", type=int, default=10, help="of each operator")
     parser.add_argument("--trials", type=int, default=1000, help="of each search")
-    parser.add_argument("--operators", default=",".join(OPERATORS), help="comma-separated")
+    parser.add_argument("--operators", type=names_of(OPERATORS), default=",".join(OPERATORS), help="comma-separated")
     parser.add_argument("--cases", help="only these of them, comma-separated")
     parser.add_argument("--target", default="x86")
     parser.add_argument("--seconds", type=float, default=float("inf"), help=SECONDS)
@@ -322,7 +322,7 @@ def main() -> None:
     target, begun, here = get_target(given.target), time.monotonic(), machine.describe()
     folder = given.out / "alt_fig9"
     folder.mkdir(parents=True, exist_ok=True)
-    every = cases(given.configurations, given.operators.split(","), target)
+    every = cases(given.configurations, given.operators, target)
     wanted = None if given.cases is None else given.cases.split(",")
     for case, task in every if not given.count else []:
         if wanted is not None and case.name not in wanted:

@@ -3,7 +3,7 @@
 Every complex operator of a network whose readers take any layout gets a random one of its layout space, and random
 loops of the space that is rebuilt for it; all others follow what lies before them. Numbers are whole and small, so that
 sums are exact in any order. On OpenCL there are networks, too, whose layouts stay the target's own, and whose loops are
-random all the same.
+random all the same. Processors are this machine's own and narrower ones, with one thread and two.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from llvmlite import binding as llvm
 
 from mlc.build import build_package
 from mlc.errors import WorkloadError
@@ -47,6 +48,8 @@ __all__ = ["pocl", "quick_pocl"]
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 OPTIONS = CompileOptions("net", "onnx", "0" * 64, disabled_passes=frozenset({"winograd"}), verify=True)
+HAS_AVX2 = llvm.get_host_cpu_features().get("avx2", False)
+TARGETS = ["x86", "x86 -mcpu=x86-64", *(["x86 -mcpu=haswell"] if HAS_AVX2 else [])]
 EXACT = 1 << 23  # magnitudes below which sums of whole numbers are exact in float32
 
 
@@ -232,21 +235,21 @@ def interpreted(graph: Graph, kernel_of: Callable[[Node], Function], feed: np.nd
     return [known[v].reshape(v.type.shape) for v in graph.outputs]
 
 
-def run(graph: Graph, target: Target, drawn: Drawn, feed: np.ndarray) -> list[np.ndarray]:
+def run(graph: Graph, target: Target, drawn: Drawn, feed: np.ndarray, threads: int = 1) -> list[np.ndarray]:
     """Results of a graph, compiled under what is drawn for it."""
     built = build_package(graph, target, OPTIONS, Observer(), drawn)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module.tar"
         write_package(path, built.manifest, built.params, built.members)
-        with load_module(path, 1) as module:
+        with load_module(path, threads) as module:
             return list(module.run({"v0": feed}).values())
 
 
-def check(net: Net, seed: int, levels: int) -> int:
+def check(net: Net, seed: int, levels: int, name: str, threads: int) -> int:
     """Interpreter, machine and PyTorch agree; how many operators have layouts that were drawn."""
-    target, graph, expected = get_target("x86"), net.finish(), [net.expected[k].numpy() for k in net.results]
+    target, graph, expected = get_target(name), net.finish(), [net.expected[k].numpy() for k in net.results]
     drawn = Drawn(target, seed, levels)
-    for got, want in zip(run(graph, target, drawn, net.feed), expected, strict=True):
+    for got, want in zip(run(graph, target, drawn, net.feed, threads), expected, strict=True):
         np.testing.assert_array_equal(got, want, "machine")
     fused = optimise(graph, target, OPTIONS, Observer(), configurations=drawn)
     (part,) = parts_of(fused, target)
@@ -259,17 +262,25 @@ def check(net: Net, seed: int, levels: int) -> int:
     return drawn.tiled
 
 
-@given(net=networks(), seed=st.integers(0, 1 << 30), levels=st.integers(1, 2))
+@given(
+    net=networks(), seed=st.integers(0, 1 << 30), levels=st.integers(1, 2), name=st.sampled_from(TARGETS),
+    threads=st.integers(1, 2),
+)  # fmt: skip
 @examples(20)
-def test_networks_under_random_layouts_mean_the_same(net: Net, seed: int, levels: int) -> None:
-    check(net, seed, levels)
+def test_networks_under_random_layouts_mean_the_same(net: Net, seed: int, levels: int, name: str, threads: int) -> None:
+    check(net, seed, levels, name, threads)
 
 
 @pytest.mark.slow
-@given(net=networks(), seed=st.integers(1 << 31, 1 << 32), levels=st.integers(1, 2))
+@given(
+    net=networks(), seed=st.integers(1 << 31, 1 << 32), levels=st.integers(1, 2), name=st.sampled_from(TARGETS),
+    threads=st.integers(1, 2),
+)  # fmt: skip
 @examples(1000)
-def test_a_thousand_networks_under_random_layouts_mean_the_same(net: Net, seed: int, levels: int) -> None:
-    check(net, seed, levels)
+def test_a_thousand_networks_under_random_layouts_mean_the_same(
+    net: Net, seed: int, levels: int, name: str, threads: int
+) -> None:
+    check(net, seed, levels, name, threads)
 
 
 def check_on_device(net: Net, seed: int, levels: int) -> int:

@@ -185,7 +185,7 @@ def test_random_layouts_between_the_layers_of_a_region(seed: int) -> None:
 
 
 @pytest.mark.slow
-@examples(200)
+@examples(1000)
 @given(st.integers(0, 2**32))
 def test_many_random_layouts_between_the_layers_of_a_region(seed: int) -> None:
     check_random_region(seed)

@@ -47,8 +47,11 @@ def show_layouts(console: Console, package: Package) -> str:
         for c in placements.conversions
     ]
     heads = ("converted", "by", "how", "from layout", "to memory of", "moved")
-    whole = file_bytes(sum(c.nbytes for c in placements.conversions))
-    return f"{text}\n\n{console.table(heads, moves, ('moved',))}\n\n{whole} are moved in conversions and copies a run"
+    read = sum(c.nbytes for c in placements.conversions if c.how == "read")
+    moved = sum(c.nbytes for c in placements.conversions) - read
+    sums = [f"{file_bytes(moved)} are moved in conversions and copies a run"] if moved else []
+    sums += [f"{file_bytes(read)} are read from where they lie, which is not as the result does"] if read else []
+    return f"{text}\n\n{console.table(heads, moves, ('moved',))}\n\n{', '.join(sums)}"
 
 
 def _short(name: str) -> str:

@@ -134,17 +134,12 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @emulation_option
 @click.option("--no-winograd", is_flag=True, help="Tune direct convolutions (compile with --no-winograd as well).")
 @click.option(
-    "--layouts",
-    is_flag=True,
-    help="Search how tensors of convolutions and products lie in memory together with their loops.",
-)
+    "--layouts/--no-layouts", default=None,
+    help="Search how tensors of convolutions and products lie in memory together with their loops.  "
+    "[default: with --explorer alt only]",
+)  # fmt: skip
 @click.option(
-    "--layout-levels",
-    type=values.Whole(1, 2),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Levels of tiles of such layouts.",
+    "--layout-levels", type=values.Whole(1, 2), metavar="N", help="Levels of tiles of such layouts.  [default: 1]"
 )
 @click.option(
     "--algorithms", is_flag=True, help="Measure first which algorithm (direct, Winograd, fused attention) is fastest."
@@ -197,8 +192,8 @@ def command(
     tf32: bool,
     allow_emulation: bool,
     no_winograd: bool,
-    layouts: bool,
-    layout_levels: int,
+    layouts: bool | None,
+    layout_levels: int | None,
     algorithms: bool,
     fresh: bool,
     build_only: str | None,
@@ -241,13 +236,13 @@ def command(
     budget = None if time_budget is None else duration(time_budget)
     timed = () if cores is None else tuple(numbers(cores, "--cores"))
     files = [f for f in (json_file, report, *(() if list_only else (output,))) if f is not None and f != "-"]
-    if build_only is not None and (
-        report is not None or algorithms or layouts or fresh or budget is not None or wish is not None
-    ):
-        raise UsageError(
-            "--report, --algorithms, --layouts, --fresh, --time-budget and --pool are for a run that measures",
-            hint="give --trials",
-        )
+    if build_only is not None:
+        asked = {
+            "--report": report is not None, "--algorithms": algorithms, "--layouts": bool(layouts), "--fresh": fresh,
+            "--time-budget": budget is not None, "--pool": wish is not None,
+        }  # fmt: skip
+        _require_no_measuring([option for option, given in asked.items() if given])
+    levels = searched_levels(explorer, layouts, layout_levels, possible=build_only is None and template is None)
     require_distinct([model], [*files, *([] if build_only is None else [build_only])])
     require_writable(*files, build_only)
     if wish is not None and (timed or algorithms):
@@ -291,7 +286,7 @@ def command(
         seed=console.settings.seed if seed is None else seed,
         algorithms=algorithms,
         template=template,
-        layouts=layout_levels if layouts else 0,
+        layouts=levels,
     )
     measure = MeasureOptions(
         build_timeout=build_timeout,
@@ -343,6 +338,38 @@ def command(
     write_json(console, json_file, "tune", document(tuning))
     if tuning.outcome.interrupted:
         raise click.exceptions.Exit(ExitCode.INTERRUPTED)
+
+
+def _require_no_measuring(options: list[str]) -> None:
+    """Complains of what --build-only cannot do.
+
+    Raises:
+        UsageError: there is any.
+    """
+    if not options:
+        return
+    *others, last = options
+    named, them = (f"{', '.join(others)} and {last} are", "them") if others else (f"{last} is", "it")
+    raise UsageError(f"{named} for a run that measures", hint=f"leave {them} out, or leave --build-only out")
+
+
+def searched_levels(explorer: str, asked: bool | None, levels: int | None, *, possible: bool) -> int:
+    """Levels of tiles of the layouts that are searched; 0 where none are.
+
+    Args:
+        explorer: that is taken, ALT's being one of layouts and loops.
+        asked: whether the user wants it; nothing where that is not said.
+        levels: that the user asks for.
+        possible: whether they can be, unless the user insists: not with --build-only, nor in the space of a template.
+    Raises:
+        UsageError: there are levels of what is not searched.
+    """
+    if explorer == "alt" and possible if asked is None else asked:
+        return levels or 1
+    if levels is not None:
+        hint = "add --layouts, or leave it out" if possible else "leave it out"
+        raise UsageError("--layout-levels is of layouts, which are not searched", hint=hint)
+    return 0
 
 
 def numbers(text: str, option: str) -> list[int]:

@@ -66,6 +66,9 @@ def summary(console: Console, tuning: Tuning) -> str:
         lines.append("the time is up; a greater --time-budget goes on from there")
     elif outcome.limit is Limit.TASKS:
         lines.append("every task has ended")
+    if outcome.unreached and not outcome.interrupted:
+        count = "one operator" if outcome.unreached == 1 else f"{outcome.unreached} operators"
+        lines.append(f"layouts of {count} were not searched: their turn did not come; more trials or time reach them")
     if tuning.reverted:
         lines.append(f"faster untuned between other kernels: {', '.join(tuning.reverted)}")
     untuned, best = outcome.bound
@@ -129,6 +132,7 @@ def document(tuning: Tuning) -> dict[str, Any]:
         "flush_cache": outcome.flushed,
         "interrupted": outcome.interrupted,
         "limit": outcome.limit,
+        "unreached": outcome.unreached,
         "failures": [{"failure": c.failure, "trials": c.count, "message": c.message} for c in _causes(outcome.states)],
         "reverted": list(tuning.reverted),
         "whole": None

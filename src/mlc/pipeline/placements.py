@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mlc.errors import VerifyError
 from mlc.ir.expr import Load
 from mlc.ir.graph import FusionKind, Graph, Node, Value
+from mlc.ir.index import Linear, Var, as_index
 from mlc.ir.layout import Layout
 from mlc.ir.site import Site
 from mlc.lower.bounds import SHARED
@@ -17,9 +19,12 @@ from mlc.lower.schedule import Schedule
 from mlc.lower.threads import PRIVATE
 from mlc.ops import get
 from mlc.pipeline.machine import constants_of
-from mlc.rewrite.group import config_of, is_group
+from mlc.rewrite.group import body_of, config_of, is_alias, is_group
 from mlc.rewrite.recurrence import graphs
 from mlc.targets.base import LEVELS, LayoutChoice, Target, Tunable, Whole
+
+LOADED = "in the order of its loads"  # what has no layout of its own, since its only reader loads it part by part
+PACKED = "a constant, packed when compiled"
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,8 @@ class Placement:
     Args:
         tensor: its name.
         type: element type and logical shape.
-        layout: its primitives; ``plain`` is row-major.
-        shape: extents in memory, margins included.
+        layout: its primitives; ``plain`` is row-major, and an accelerator's constants lie in the order of their loads.
+        shape: extents in memory, margins included; none of what lies in the order of loads.
         asked_by: the operator that wanted it so; empty for what the model decides.
         reason: why, in a few words.
     """
@@ -78,10 +83,11 @@ class Conversion:
         tensor: what is read.
         where: the operator that does it, or the step of its own.
         how: ``step`` for one of its own, ``border`` while zeros are put around it, ``copy`` inside an operator,
-            ``load`` while an accelerator loads what lies otherwise than it asked for.
+            ``load`` while an accelerator loads what lies otherwise than it asked for, ``read`` where an operator takes
+            elements from where they lie, which is not as its result does.
         layout: of what is read.
-        shape: of what is written, in memory.
-        nbytes: read and written.
+        shape: of what is written, in memory; of ``read``, of the operator's result.
+        nbytes: read and written; of ``load`` and ``read``, which write nothing of their own, read.
     """
 
     tensor: str
@@ -137,8 +143,10 @@ def _of(graph: Graph, scheduled: Callable[[Graph, Node], Schedule | None], askin
         asked = {n: asking.of(g, n) for n in g.nodes}
         for node in g.nodes:
             name = _name(node)
-            packed = [v for v in dict.fromkeys(node.inputs) if v in g.constants and v.type.layout is not None]
-            tensors += [_placed(v, name, "a constant, packed when compiled") for v in packed]
+            constants = [v for v in dict.fromkeys(node.inputs) if v in g.constants]
+            tensors += [_placed(v, name, PACKED) for v in constants if v.type.layout is not None]
+            if asking.loads:
+                tensors += [Placement(v.name, _logical(v), LOADED, (), name, PACKED) for v in constants]
             readers = [n for n in g.nodes if not set(n.inputs).isdisjoint(node.outputs)]
             tensors += [_placed(v, *_reason(node, v, readers, name, asked, asking.loads)) for v in node.outputs]
             conversions += [
@@ -153,13 +161,17 @@ def _of(graph: Graph, scheduled: Callable[[Graph, Node], Schedule | None], askin
                 )
             elif is_group(node) and node.op.routine is None:
                 schedule = scheduled(g, node)
-                conversions += [] if schedule is None else _inside(node, schedule, name)
+                inside = [] if schedule is None else _inside(node, schedule, name)
+                conversions += [*inside, *_apart(node, inside, name)]
     return Placements(tuple(tensors), tuple(conversions))
 
 
 def _placed(v: Value, by: str, reason: str) -> Placement:
-    logical = f"{v.type.dtype}[{','.join(map(str, v.type.shape))}]"
-    return Placement(v.name, logical, _text(v), v.type.physical_shape, by, reason)
+    return Placement(v.name, _logical(v), _text(v), v.type.physical_shape, by, reason)
+
+
+def _logical(v: Value) -> str:
+    return f"{v.type.dtype}[{','.join(map(str, v.type.shape))}]"
 
 
 def _reason(
@@ -210,6 +222,60 @@ def _inside(node: Node, schedule: Schedule, name: str) -> list[Conversion]:
         how = "copy" if padded is None else "border"
         nbytes = read.type.nbytes + made.size * made.dtype.itemsize
         found.append(Conversion(read.name, name, how, _text(read), made.shape, nbytes))
+    return found
+
+
+def _apart(node: Node, inside: Sequence[Conversion], name: str) -> list[Conversion]:
+    """Operands that a group reads from where they lie, which is not as its result does.
+
+    Those of products and convolutions are none: these read what they sum up in an order of their own.
+    """
+    if is_alias(node):
+        return []
+    body, made = body_of(node), node.outputs[0]
+    reached = set(body.outputs)
+    for n in reversed(body.nodes):
+        if n.op.kind is not FusionKind.COMPLEX and not reached.isdisjoint(n.outputs):
+            reached.update(n.inputs)
+    # what a product has copied may be added to its result as well
+    copied = set() if node.op.kind is FusionKind.COMPLEX else {c.tensor for c in inside}
+    operands = dict.fromkeys(v for v, inner in zip(node.inputs, body.inputs, strict=True) if inner in reached)
+    return [
+        Conversion(v.name, name, "read", _text(v), made.type.physical_shape, v.type.nbytes)
+        for v in operands
+        if v.name not in copied and _lies_otherwise(v, made)
+    ]
+
+
+def _lies_otherwise(read: Value, made: Value) -> bool:
+    """Whether elements of two tensors follow each other in memory in another order."""
+    own, other = _whole(read), _whole(made)
+    if own.expands or other.expands:
+        return own != other
+    if own.logical_shape != other.logical_shape:
+        if read.type.rank != made.type.rank or _alike(own, Layout(read.type.shape)):
+            return False  # what is in rows may be read again and again, as the channels' own numbers are
+        try:
+            own = Layout(made.type.shape, own.primitives)
+        except VerifyError:  # blocks of such a size are none of the result
+            return True
+    return not _alike(own, other)
+
+
+def _whole(v: Value) -> Layout:
+    return _core(v) or Layout(v.type.shape)
+
+
+def _alike(a: Layout, b: Layout) -> bool:
+    """Whether an element of a shape has the same place in memory under both."""
+    axes = [Var(f"a{d}", 0, n - 1) for d, n in enumerate(a.logical_shape)]
+    return _place(a, axes) == _place(b, axes)
+
+
+def _place(layout: Layout, axes: Sequence[Var]) -> Linear:
+    found = as_index(0)
+    for ix, n in zip(layout.forward([as_index(a) for a in axes]), layout.physical_shape, strict=True):
+        found = found * n + ix
     return found
 
 

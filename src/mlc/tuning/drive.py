@@ -226,13 +226,14 @@ def _layouts(
 ) -> Joint:
     """The joint stage of a network: each operator's layouts are searched by a session of its own."""
 
-    def search(task: Task, limited: TuneOptions) -> Outcome:
+    def search(task: Task, number: int, limited: TuneOptions) -> Outcome:
         with arrange([task]) as place, Journal(network.path) as journal:
             fingerprint = Fingerprint.of(network.target)
             similar = best_of([*journal.log.records, *near.hits.values()], fingerprint, place.threads)
             model = cost_models(limited, network.target, known)
             return Session(
-                [task], network.target, place.measurer, limited, journal, model=model, near=similar, watcher=watch
-            ).run()
+                [task], network.target, place.measurer, limited, journal, numbers=[number], model=model, near=similar,
+                watcher=watch,
+            ).run()  # fmt: skip
 
     return search_in_order(network, search, flushed, options, watch.layouts)

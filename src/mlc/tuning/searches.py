@@ -202,11 +202,12 @@ def trials_of_a_round(options: TuneOptions) -> int:
 
 
 def check_explorer(options: TuneOptions) -> None:
-    """Complains of options that the explorer does not have, or a cost model that is not installed, before any trial."""
+    """Complains before any trial of options that the explorer lacks or cannot take, or a cost model not installed."""
     space = Space((Discrete("n", (1, 2)),), {"n": 1})
+    make = get_explorer(options.explorer)
     try:
-        get_explorer(options.explorer)(space, np.random.default_rng(0), **options.explorer_options)
-    except TypeError as error:
+        make(space, np.random.default_rng(0), **options.explorer_options)
+    except (TypeError, UsageError) as error:
         reason = str(error).split("() ", 1)[-1]
         raise UsageError(f"explorer {options.explorer}: {reason}", hint="see docs/cli.md for its options") from None
     if options.cost_model != TuneOptions.cost_model:

@@ -58,6 +58,7 @@ class Outcome:
         exploring: seconds of these in which configurations were chosen.
         limit: what ended the search; nothing where the user did.
         flushed: whether caches were emptied before every timed call.
+        unreached: operators whose turn to have their layouts searched did not come.
     """
 
     states: tuple[TaskState, ...]
@@ -67,6 +68,7 @@ class Outcome:
     exploring: float = 0.0
     limit: Limit | None = None
     flushed: bool = False
+    unreached: int = 0
 
     @property
     def bound(self) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.papers import alt_fig1, alt_fig9, alt_fig11, alt_peers, alt_table3
+from benchmarks.papers import alt_fig1, alt_fig9, alt_fig10, alt_fig11, alt_fig12, alt_peers, alt_table3
 from benchmarks.papers.alt import convolution, go_on, in_network, rows_and_columns, under, write
 from benchmarks.papers.alt_table2 import PREDICTED, WIDTHS, block, misses
 from benchmarks.papers.cachegrind import by_function
@@ -143,3 +143,24 @@ def test_other_engines_compute_the_operators_of_figure_9(name: str) -> None:
     (found,) = ort.session(alt_peers.model_of(graph)).run(None, feeds)
     expected = run_graph(graph, feeds)[y.name]
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("script", "option", "known"),
+    [
+        (alt_fig9, "--operators", alt_fig9.OPERATORS),
+        (alt_fig10, "--variants", alt_fig10.VARIANTS),
+        (alt_fig11, "--variants", alt_fig11.VARIANTS),
+        (alt_fig12, "--variants", alt_fig12.VARIANTS),
+    ],
+)
+def test_names_that_a_figure_has_not_are_refused_with_those_that_it_has(
+    script: Any, option: str, known: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("sys.argv", ["figure", option, f"{next(iter(known))},NOPE", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    assert ended.value.code == 2
+    assert f"{option}: no 'NOPE'; there are {', '.join(known)}" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]

@@ -182,6 +182,56 @@ def test_of_several_producers_the_first_operand_wins() -> None:
     assert (of(found, "second").layout, of(found, "second").asked_by) == (OTHERWISE, "b")
 
 
+def test_what_is_read_out_of_another_layout_is_listed_with_its_bytes() -> None:
+    """Nothing is copied, but elements that lie apart are fetched one by one, which costs as well."""
+    net = Net()
+    a, b = net.conv(net.x, "a"), net.conv(net.y, "b")
+    first, second = net.op("add", a, b, name="first"), net.op("sub", b, a, name="second")
+    _, found = net.placed(net.kept(a, b, first, second), a=TILES, b=OTHERS)
+    tiles = (1, 3, 2, 2, 4, 6, 8)
+    assert moves(found, "first") == [Conversion("b", "first", "read", OTHERWISE, tiles, 4 * 16 * 144)]
+    assert [(c.tensor, c.how) for c in moves(found, "second")] == [("a", "read")]
+    read = [(c.tensor, c.layout, c.shape) for c in moves(found, "p2a")]  # a pool reads tiles, and makes blocks
+    assert read == [("a", TILED, (1, 2, 6, 6, 8))]
+
+
+def test_what_is_plain_and_made_into_blocks_is_listed() -> None:
+    net = Net()
+    s = net.op("add", net.op("exp", net.x, name="e1"), net.y, name="s")
+    _, found = net.placed([net.pool(net.conv(s, "b", pad=0), "p")], b=OTHERS)
+    reads = [(c.tensor, c.where, c.how, c.layout) for c in found.conversions if c.tensor in ("x", "y")]
+    assert reads == [("x", "e1, s", "read", "plain"), ("y", "e1, s", "read", "plain")]
+
+
+def test_what_a_join_puts_into_rows_is_listed() -> None:
+    net = Net()
+    a = net.conv(net.x, "a")
+    j = net.op("concat", a, net.op("exp", net.y, name="e"), name="j", axis=1)
+    _, found = net.placed(net.kept(j), a=TILES)
+    assert of(found, "j").layout == "plain"
+    assert [(c.tensor, c.how, c.nbytes) for c in moves(found, "j")] == [("a", "read", 4 * 16 * 144)]
+
+
+def test_what_a_convolution_adds_is_listed_and_what_it_multiplies_is_not() -> None:
+    net = Net()
+    a = net.conv(net.x, "a")
+    s = net.op("add", a, net.conv(net.y, "b", pad=0), name="s")
+    _, found = net.placed(net.kept(a, s), a=TILES, b=OTHERS)
+    assert [(c.tensor, c.how) for c in moves(found, "s")] == [("y", "copy"), ("a", "read")]
+    _, usual = net.placed([net.pool(net.conv(net.x, "c", pad=0), "p")])
+    assert not moves(usual, "c")
+
+
+def test_what_lies_alike_under_other_primitives_is_not_listed() -> None:
+    """One pixel of each channel: blocks of them are the same memory as none."""
+    net = Net()
+    m = net.op("reduce_mean", net.conv(net.x, "a"), name="m", axes=(2, 3), keepdims=True)
+    z = net.builder.input("z", TensorType((1, 16, 1, 1), f32))
+    _, found = net.placed([net.op("add", m, z, name="s")])
+    assert of(found, "m").layout != "plain"
+    assert [c for c in found.conversions if c.how == "read"] == []
+
+
 def test_a_complex_operator_wins_over_the_other_producers_of_its_group() -> None:
     net = Net()
     a = net.conv(net.x, "a")
@@ -262,7 +312,7 @@ def test_nor_where_it_is_a_result_of_the_model_or_an_input() -> None:
         [e, net.pool(net.conv(e, "b", pad=0), "p"), net.pool(net.conv(net.y, "a", pad=0), "q")], b=OTHERS, a=OTHERS
     )
     assert of(found, "e").layout == of(found, "y").layout == "plain"
-    assert [(m.tensor, m.how) for m in found.conversions[:2]] == [("e", "copy"), ("y", "copy")]
+    assert [(m.tensor, m.how) for name in "ba" for m in moves(found, name)] == [("e", "copy"), ("y", "copy")]
 
 
 def test_nor_where_tiles_overlap_or_a_border_is_around_it() -> None:

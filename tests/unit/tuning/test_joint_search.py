@@ -18,11 +18,11 @@ from mlc.ops import get
 from mlc.records.best import best_of
 from mlc.records.files import read_records
 from mlc.records.measurement import Measurement
-from mlc.records.record import DECIDED, Fingerprint
+from mlc.records.record import DECIDED, Fingerprint, encode
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import LEVELS, get_target
 from mlc.tuning.algorithms import Chosen
-from mlc.tuning.in_order import Network, is_network, search_in_order
+from mlc.tuning.in_order import LEAST, Joint, Network, is_network, search_in_order
 from mlc.tuning.joint import FIRST_LAYOUTS, CrossExploration, layout_space, layouts_in
 from mlc.tuning.journal import Journal
 from mlc.tuning.options import TuneOptions
@@ -78,9 +78,11 @@ class Fake:
         return [Measurement(self.seconds(c)) for c in configs]
 
 
-def run(path: Path, tasks: Sequence[Task], options: TuneOptions, fake: Fake) -> Outcome:
+def run(
+    path: Path, tasks: Sequence[Task], options: TuneOptions, fake: Fake, numbers: Sequence[int] | None = None
+) -> Outcome:
     with Journal(path) as journal:
-        return Session(tasks, TARGET, fake, options, journal).run()  # type: ignore[arg-type]
+        return Session(tasks, TARGET, fake, options, journal, numbers=numbers).run()  # type: ignore[arg-type]
 
 
 def test_layouts_are_searched_first_and_the_fastest_gets_the_rest(tmp_path: Path) -> None:
@@ -187,14 +189,23 @@ def test_the_explorer_of_the_paper_searches_both_and_repeats_itself(tmp_path: Pa
     assert len(set(layouts[16:])) == 1
 
 
-def searched(path: Path, graph: Graph, options: TuneOptions, fake: Fake) -> tuple[Network, int]:
+def joint_of(path: Path, graph: Graph, options: TuneOptions, fake: Fake) -> tuple[Network, Joint]:
     chosen = Chosen([], TARGET, 1)
     tasks = tasks_of(graph, TARGET, OPTIONS, Observer())
     assert is_network(tasks, TARGET, options)
     net = Network(graph, TARGET, OPTIONS, chosen, 1, path, {s for t in tasks for s in t.sources})
     joint = search_in_order(
-        net, lambda task, limited: run(path, [task], limited, fake), False, options, lambda name, done, total: None
+        net,
+        lambda task, number, limited: run(path, [task], limited, fake, [number]),
+        False,
+        options,
+        lambda name, done, total: None,
     )
+    return net, joint
+
+
+def searched(path: Path, graph: Graph, options: TuneOptions, fake: Fake) -> tuple[Network, int]:
+    net, joint = joint_of(path, graph, options, fake)
     return net, sum(o.trials for o in joint.outcomes)
 
 
@@ -240,6 +251,10 @@ def test_a_network_that_has_its_layouts_keeps_them(tuned: tuple[Graph, Path, int
     graph, path, _ = tuned
     again = tmp_path / "r.jsonl"
     again.write_bytes(path.read_bytes())
+    _, used = searched(again, graph, replace(SEARCH, trials=120), Fake())
+    assert used == 0
+    best = [r for r in read_records([path]).records if r.explorer == DECIDED]  # all that some files hold
+    again.write_bytes(b"".join(map(encode, best)))
     _, used = searched(again, graph, replace(SEARCH, trials=120), Fake())
     assert used == 0
 
@@ -334,3 +349,47 @@ def test_trials_of_earlier_runs_leave_fewer_to_the_layouts_of_a_network(tmp_path
     _, first = searched(path, network(3), options, fake)
     _, second = searched(path, network(3), options, fake)
     assert (first, second) == (8, 0)
+
+
+def laid_out(path: Path) -> list[str]:
+    """Keys of the tasks whose layouts were searched, in order."""
+    return list(dict.fromkeys(r.workload for r in read_records([path]).records if LEVELS in r.config))
+
+
+def test_a_resumed_run_has_what_is_left_of_the_share_for_layouts(tmp_path: Path) -> None:
+    path, graph = tmp_path / "r.jsonl", network(6)
+    _, joint = joint_of(path, graph, replace(SEARCH, trials=40), Fake())
+    assert (sum(o.trials for o in joint.outcomes), len(laid_out(path)), joint.left) == (16, 2, 3)  # two fifths
+    _, joint = joint_of(path, graph, replace(SEARCH, trials=60), Fake())
+    assert (sum(o.trials for o in joint.outcomes), len(laid_out(path)), joint.left) == (8, 3, 1)
+    _, joint = joint_of(path, graph, replace(SEARCH, trials=60), Fake())
+    assert (sum(o.trials for o in joint.outcomes), joint.left) == (0, 1)
+
+
+def test_what_an_operator_had_in_the_loop_only_stage_is_no_part_of_its_turn_in_a_later_run(tmp_path: Path) -> None:
+    path, graph, options = tmp_path / "r.jsonl", network(3), replace(SEARCH, trials=40)
+    net, _ = joint_of(path, graph, options, Fake())
+    run(path, net.tasks()[0], replace(options, joint=0.0), Fake())
+    (late,) = [t for t in net.tasks()[0] if t.key not in laid_out(path)]
+    assert net.measured([late], False) > LEAST
+    _, joint = joint_of(path, graph, replace(options, trials=80), Fake())
+    assert [s.task.key for o in joint.outcomes for s in o.states] == [late.key]
+    assert joint.outcomes[0].trials == 16  # two fifths of 80, of which the others have had 16
+    assert late.key in laid_out(path)
+
+
+def test_gains_of_the_joint_stage_are_told_and_its_tasks_have_their_numbers(tmp_path: Path) -> None:
+    path, graph, options = tmp_path / "r.jsonl", network(4), replace(SEARCH, trials=40)
+    net, joint = joint_of(path, graph, options, Fake())
+    first, second = (o.states[0] for o in joint.outcomes)
+    assert (first.number, second.number) == (0, 1)
+    tasks, numbers = net.tasks()
+    last = run(path, tasks, replace(options, trials=16, joint=0.0), Fake(), numbers)  # no trials for any of them
+    assert not any(s.gain for s in last.states)
+    outcome = joint.before(last)
+    assert [s.gain for s in outcome.states] == [first.gain, second.gain, None, None]
+    assert first.gain is not None
+    assert first.gain >= 2
+    assert outcome.bound[0] == pytest.approx(2e-3)
+    assert outcome.trials == 16
+    assert outcome.unreached == 2

@@ -177,6 +177,13 @@ def test_a_reader_gets_what_it_asks_for() -> None:
     assert listed.conversions == ()
 
 
+def test_constants_are_listed_though_they_lie_as_their_layer_loads_them() -> None:
+    found = [t for t in placed(chain(), {}).tensors if t.reason == "a constant, packed when compiled"]
+    weights = [(t.type, t.asked_by) for t in found if t.type.endswith(",3,3]")]
+    assert weights == [("i8[32,64,3,3]", "conv0"), ("i8[48,32,3,3]", "conv1"), ("i8[64,48,3,3]", "conv2")]
+    assert {(t.layout, t.shape) for t in found} == {("in the order of its loads", ())}
+
+
 def test_the_border_of_a_region_stays_as_it_is() -> None:
     usual, asked = region(chain(), {}), region(chain(), {"conv0": ASKS})
     assert [str(v.type.layout) for v in asked.inputs] == [str(v.type.layout) for v in usual.inputs]

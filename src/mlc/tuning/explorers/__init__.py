@@ -23,6 +23,7 @@ from mlc.tuning.explorers.gbfs import GreedyBestFirst
 from mlc.tuning.explorers.genetic import Genetic
 from mlc.tuning.explorers.guided import Guided
 from mlc.tuning.explorers.ledger import Ledger, Valid
+from mlc.tuning.explorers.limits import whole
 from mlc.tuning.explorers.memory import Memory
 from mlc.tuning.explorers.na2c import ActorCritic
 from mlc.tuning.explorers.opevo import OpEvo
@@ -85,6 +86,7 @@ def _explorer(strategy: Callable[..., Strategy], *, learns: bool = False, rememb
         polish: int | None = None,
         **options: Any,
     ) -> Search:
+        whole(0, polish=polish)
         memory = Memory() if memory is None else memory
         ledger = Ledger(space, rng, seeds, valid)
         helpers: list[Surrogate | Memory] = []

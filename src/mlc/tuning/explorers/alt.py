@@ -10,6 +10,7 @@ import numpy as np
 
 from mlc.lower.knobs import Discrete, Factors, Knob, Value, prime_factors
 from mlc.tuning.explorers.ledger import Ledger
+from mlc.tuning.explorers.limits import positive, whole
 from mlc.tuning.explorers.memory import Memory
 from mlc.tuning.explorers.ppo import (
     Agents,
@@ -51,6 +52,10 @@ class AltOptions:
     rate: float = Rules.rate
     clip: float = Rules.clip
     epochs: int = Rules.epochs
+
+    def __post_init__(self) -> None:
+        whole(1, sample=self.sample, length=self.length, top=self.top, hidden=self.hidden, epochs=self.epochs)
+        positive(rate=self.rate, clip=self.clip)
 
     def agents(self, memory: Memory, rng: np.random.Generator) -> Agents:
         """The actors and the critic of a task, which all its explorers share."""

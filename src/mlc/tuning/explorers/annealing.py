@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlc.tuning.explorers.ledger import Ledger
+from mlc.tuning.explorers.limits import at_least, share, whole
 from mlc.tuning.explorers.selection import diverse
 from mlc.tuning.explorers.surrogate import Surrogate
 
@@ -42,6 +43,10 @@ class Annealing:
         alpha: float = 0.1,
         elite: float = 0.25,
     ) -> None:
+        whole(1, chains=chains, steps=steps, patience=patience)
+        share(epsilon=epsilon, elite=elite)
+        at_least(0, temperature=temperature, alpha=alpha)
+        at_least(1, spread=spread)
         self._ledger = ledger
         self._surrogate = surrogate
         self._chains = chains

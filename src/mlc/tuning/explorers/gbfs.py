@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlc.tuning.explorers.ledger import Ledger
+from mlc.tuning.explorers.limits import whole
 
 
 class GreedyBestFirst:
@@ -16,6 +17,7 @@ class GreedyBestFirst:
     """
 
     def __init__(self, ledger: Ledger, *, neighbours: int = 5) -> None:
+        whole(1, neighbours=neighbours)
         self._ledger = ledger
         self._most = neighbours
         self._expanded = np.zeros(0, np.uint64)

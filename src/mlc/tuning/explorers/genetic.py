@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlc.tuning.explorers.ledger import Ledger
+from mlc.tuning.explorers.limits import share, whole
 
 _RETRIES = 64
 
@@ -20,6 +21,8 @@ class Genetic:
     """
 
     def __init__(self, ledger: Ledger, *, population: int = 100, elite: int = 3, mutation: float = 0.1) -> None:
+        whole(1, population=population, elite=elite)
+        share(mutation=mutation)
         self._ledger = ledger
         self._population = population
         self._elite = elite

@@ -6,6 +6,7 @@ import numpy as np
 
 from mlc.tuning.explorers.descent import Descent
 from mlc.tuning.explorers.ledger import Ledger
+from mlc.tuning.explorers.limits import at_least, share, whole
 from mlc.tuning.explorers.opevo import OpEvo
 from mlc.tuning.explorers.surrogate import Surrogate
 from mlc.tuning.models.process import Process
@@ -61,6 +62,10 @@ class Guided:
         first: int = 4,
         faith: float = 0.7,
     ) -> None:
+        whole(1, children=children, first=first)
+        whole(0, near=near, anywhere=anywhere)
+        share(trust=trust, descent=descent, around=around)
+        at_least(0, kappa=kappa, faith=faith)
         self._ledger = ledger
         self._surrogate = surrogate
         self._process = Process(ledger.space)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlc.tuning.explorers.ledger import Ledger
+from mlc.tuning.explorers.limits import positive, share, whole
 from mlc.tuning.explorers.network import Network
 
 _WALKS = 8  # attempts a configuration asked for, before the rest of a batch is drawn at random
@@ -51,6 +52,9 @@ class ActorCritic:
         discount: float = 0.5,
         epochs: int = 4,
     ) -> None:
+        whole(1, steps=steps, hidden=hidden, epochs=epochs)
+        share(epsilon=epsilon, discount=discount)
+        positive(rate=rate)
         self._ledger = ledger
         self._steps = steps
         self._epsilon = epsilon

@@ -6,6 +6,7 @@ import numpy as np
 
 from mlc.errors import UsageError
 from mlc.tuning.explorers.ledger import Ledger
+from mlc.tuning.explorers.limits import whole
 
 _RETRIES = 64  # mutating again what is known already
 
@@ -35,6 +36,7 @@ class OpEvo:
     """
 
     def __init__(self, ledger: Ledger, *, parents: int = 8, children: int | None = None, q: float = 0.5) -> None:
+        whole(1, parents=parents, children=children)
         if not 0 < q < 1:
             raise UsageError(f"OpEvo's mutation rate q is {q}; it must lie between 0 and 1")
         self._ledger = ledger

@@ -42,6 +42,7 @@ HOPELESS = 3.0  # ... from which a first run after another tells as much as a wa
 IN_TURNS = 2  # times as many samples of what is measured in turns, for a last decision
 LEAD_IN = 4  # samples in turns begin with a call for so many of theirs that does not count
 LONG = 0.05  # seconds of a call from which on it makes no difference: 32 MB, all that caches hold, are read in 2 ms
+SLOW = 0.01  # seconds of a call from which on a sample is so long that a few which agree say as much as many
 _SHORT = 1_000_000  # nanoseconds; a call that takes less is repeated even for a first impression
 
 
@@ -196,20 +197,20 @@ def take_in_turns(samples: Sequence[Sample], rule: Rule) -> list[Timing]:
 
     There are several times as many samples as the rule says; fewer of kernels whose calls are so long that together
     they would take longer than its limit for each (eight of 0.17 seconds took eight minutes), and no more than agree of
-    those that are longer than a 20th of a second. Calls that do not count
-    come before each, unless caches are emptied: every other turn goes backwards, so that a kernel at either end has
-    just run, and its data are in the caches, while others find them taken by their neighbours. Of equal kernels of 2 to
-    11 MB those in the middle seemed 5 to 16 % slower (Zen 5, one thread), and with such calls 0.5 to 2 %. Where a call
-    takes far longer than to fill the caches, none comes before.
+    those that are longer than a 100th of a second (all of a network's of 0.03 took six minutes). Calls that do not
+    count come before each, unless caches are emptied: every other turn goes backwards, so that a kernel at either end
+    has just run, and its data are in the caches, while others find them taken by their neighbours. Of equal kernels of
+    2 to 11 MB those in the middle seemed 5 to 16 % slower (Zen 5, one thread), and with such calls 0.5 to 2 %. Where a
+    call takes far longer than to fill the caches, none comes before.
     """
     warm = [warm_up(sample, rule) for sample in samples]
     calls = [n for n, _ in warm]
     led_in = [not rule.flush and took < LONG for _, took in warm]
-    long = not any(led_in) and not rule.flush
+    slow = all(took >= SLOW for _, took in warm) and not rule.flush
     ns: list[list[int]] = [[] for _ in samples]
     spent = 0
     for turn in range(IN_TURNS * rule.samples):
-        if turn >= FEW and (spent > rule.limit * len(samples) * 1e9 or (long and _agree(calls, ns))):
+        if turn >= FEW and (spent > rule.limit * len(samples) * 1e9 or (slow and _agree(calls, ns))):
             break
         order = range(len(samples)) if turn % 2 == 0 else reversed(range(len(samples)))
         for k in order:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 import pytest
 
+from mlc.errors import ScheduleError
 from mlc.ir.graph import Builder
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
@@ -17,7 +19,7 @@ from mlc.targets.base import get_target
 from mlc.targets.cpu.schedules.tiled_tile import Shape, best_choice
 from mlc.targets.x86.record import record_for
 from mlc.tuning.joint import expected_layouts, layout_space, loop_space
-from mlc.tuning.task import Task, task_of, tasks_of
+from mlc.tuning.task import Task, candidate, task_of, tasks_of
 
 TARGET = get_target("x86 -mcpu=skylake-avx512")
 MACHINE = record_for("skylake-avx512", ())
@@ -71,3 +73,27 @@ def test_what_is_expected_can_be_built_and_differs() -> None:
     found = expected(task(48, 112, (7, 7), 3, groups=2))
     assert len(found) > 1
     assert len({str(sorted(c.items())) for c in found}) == len(found)
+
+
+@pytest.mark.parametrize(
+    "rows, vectors, panels, steps, message",
+    [
+        ((14, 1), 1, 2, 2, None),
+        ((14, 1), 2, 2, 2, "the sums of a tile do not fit the registers"),
+        ((14, 1), 1, 2, 16, "too much is unrolled"),
+    ],
+)
+def test_what_takes_a_compiler_seconds_is_refused(
+    rows: tuple[int, int], vectors: int, panels: int, steps: int, message: str | None
+) -> None:
+    """Vectors of pixels that have channels between them are loaded one number after the other (4 to 10 s each)."""
+    found = task(16, 32, (14, 14), 3)
+    layout = layout_space(found, TARGET)
+    assert layout is not None
+    config = {**layout.default, "layout": 1, "layout.h": (1, 14), "layout.w": (1, 14), "layout.o": (2, 16)}
+    space = loop_space(found, TARGET, {**config, "layout.i": (1, 16), "layout.input": "as it is"})
+    assert space is not None
+    tile = {"vector": "space", "rows.h": rows[0], "rows.w": rows[1], "vectors": vectors, "panels": panels}
+    chosen = {**space.default, **tile, "steps": steps}
+    with pytest.raises(ScheduleError, match=message) if message else nullcontext():
+        TARGET.kernel(candidate(found, TARGET, chosen), "k")

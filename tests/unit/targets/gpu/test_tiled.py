@@ -147,7 +147,8 @@ def test_a_layout_goes_on_element_by_element_and_ends_before_reshapes_and_joins(
     assert found["b"] == ("a", "propagated from an operand of its shape", lies)
     assert (found["d"][1], found["r"][1]) == ("row-major", "row-major")
     assert found["w1.packed"][0] == "first"
-    assert [(c.tensor, c.how) for c in built.placements.conversions] == [("x", "border")]
+    moves = [(c.where, c.tensor, c.how) for c in built.placements.conversions]
+    assert moves == [("first", "x", "border"), ("second, sum", "b", "read")]
 
 
 def test_a_result_that_leaves_the_device_keeps_its_layout() -> None:

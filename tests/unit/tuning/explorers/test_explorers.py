@@ -14,6 +14,9 @@ from mlc.lower.knobs import Categorical, Discrete, Factors, Space
 from mlc.tuning.base import Explorer
 from mlc.tuning.explorers import EXPLORERS, explorer_names, get_explorer
 from mlc.tuning.explorers.ledger import ENUMERABLE
+from mlc.tuning.explorers.limits import MOST
+from mlc.tuning.options import TuneOptions
+from mlc.tuning.searches import check_explorer
 from tests.fuzz import examples
 from tests.unit.tuning.landscapes import tiles
 
@@ -193,3 +196,65 @@ def test_names() -> None:
     assert "gbfs" in refusal.value.hint
     with pytest.raises(UsageError, match="mutation rate q is 1"):
         EXPLORERS["opevo"](SMALL, np.random.default_rng(0), q=1)
+
+
+WHOLE = {
+    "alt": ("sample", "length", "top", "hidden", "epochs"),
+    "annealing": ("chains", "steps", "patience"),
+    "gbfs": ("neighbours",),
+    "genetic": ("population", "elite"),
+    "guided": ("parents", "children", "first"),
+    "na2c": ("steps", "hidden", "epochs"),
+    "opevo": ("parents", "children"),
+}
+SHARES = {
+    "annealing": ("epsilon", "elite"),
+    "genetic": ("mutation",),
+    "guided": ("trust", "descent", "around"),
+    "na2c": ("epsilon", "discount"),
+}
+POSITIVE = {"alt": ("rate", "clip"), "na2c": ("rate",)}
+NOT_NEGATIVE = {"annealing": ("temperature", "alpha"), "guided": ("kappa", "faith")}
+REFUSED = [
+    *((n, o, v, f"whole number from 1 to {MOST}") for n, some in WHOLE.items() for o in some for v in (0, -2, 1.5)),
+    *(("guided", o, v, f"whole number from 0 to {MOST}") for o in ("near", "anywhere") for v in (-1, 0.5)),
+    *((n, o, v, "number from 0 to 1") for n, some in SHARES.items() for o in some for v in (-0.1, 1.1)),
+    *((n, o, v, "number above 0") for n, some in POSITIVE.items() for o in some for v in (0, -1.0, float("inf"))),
+    *((n, o, -0.1, "number of at least 0") for n, some in NOT_NEGATIVE.items() for o in some),
+    ("alt", "top", True, "whole number"),
+    ("alt", "sample", MOST + 1, "whole number"),
+    ("annealing", "spread", 0.5, "number of at least 1"),
+    ("na2c", "rate", float("nan"), "number above 0"),
+    ("random", "polish", -1, "whole number from 0"),
+    ("guided", "q", 0, "between 0 and 1"),
+    ("guided", "q", float("nan"), "between 0 and 1"),
+]
+
+
+@pytest.mark.parametrize(("explorer", "option", "value", "what"), REFUSED)
+def test_options_that_mean_nothing_are_refused_before_any_trial(
+    explorer: str, option: str, value: float, what: str
+) -> None:
+    with pytest.raises(UsageError, match=what) as refusal:
+        check_explorer(TuneOptions(explorer=explorer, explorer_options={option: value}))
+    assert refusal.value.message.startswith(f"explorer {explorer}: ")
+    assert f"{option} is {value}" in refusal.value.message
+    assert "docs/cli.md" in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("explorer", "options"),
+    [
+        ("alt", dict.fromkeys(WHOLE["alt"], 1)),
+        ("annealing", {"chains": 1, "temperature": 0, "epsilon": 0, "elite": 1, "spread": 1, "alpha": 0}),
+        ("guided", {"near": 0, "anywhere": 0, "trust": 1, "kappa": 0, "descent": 0, "around": 1, "polish": 0}),
+    ],
+)
+def test_options_at_the_ends_of_their_ranges_do(explorer: str, options: dict[str, float]) -> None:
+    check_explorer(TuneOptions(explorer=explorer, explorer_options=options))
+    assert len(run(make_with(explorer, options), smooth, [8] * 4)) == 32
+
+
+def make_with(name: str, options: dict[str, float]) -> Explorer:
+    """An explorer with these options and a quick cost model."""
+    return EXPLORERS[name](BIG, np.random.default_rng(0), model=Line(), **options)

@@ -201,6 +201,9 @@ def test_long_calls_in_turns_have_no_lead_in_and_end_as_soon_as_they_agree() -> 
     timings = take_in_turns(kernels, Rule())
     assert [len(t.ns) for t in timings] == [FEW, FEW]
     assert [k.calls for k in kernels] == [FEW + 2, FEW + 2]  # two warm up
+    slow = take_in_turns([steady(2e7), steady(3e7)], Rule())
+    assert [len(t.ns) for t in slow] == [FEW, FEW]
+    assert len(take_in_turns([steady(2e7), steady(3e6)], Rule())[0].ns) > FEW  # the other one is short
     restless = Kernel(lambda call: 6e7 * (1 + call / 10))
     assert len(take_in_turns([steady(7e7), restless], Rule())[0].ns) > FEW
 

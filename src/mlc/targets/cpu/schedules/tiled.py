@@ -40,7 +40,7 @@ from mlc.targets.groups.tiling import (
 
 BANDS = ("blocks", "bands")  # loops around tiles, from outside
 MOST_RAGGED = 8  # rows of a tile that need not divide those of an image
-MOST_UNROLLED = 2048  # vector products in a row: more take a compiler seconds, and instructions do not stay in a cache
+MOST_UNROLLED = 2048  # products of a row in vectors: more take a compiler seconds, and code does not stay in a cache
 
 
 def schedule_tiled(g: Group, target: Cpu) -> Schedule:
@@ -106,7 +106,7 @@ def tiled_loops(
     held_phases = knobs.category("phases.held", ("none", "row"), default=held_phases) if phases else "none"
     together = phases[-1:] if held_phases == "row" and tiling.strides[-1] > 1 else []
     sums = size_of(rows) * vectors_held * panels * size_of([a.hi + 1 for a in together])
-    knobs.require(sums <= 2 * target.registers, "the sums of a tile do not fit the registers")
+    knobs.require(sums <= target.registers, "the sums of a tile do not fit the registers")
 
     names = tiling.names
     # all loops over tiles, or only the outermost: what is between is seldom another number of parts, and each is a way
@@ -210,7 +210,9 @@ def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int, sums
     else:
         vector, lane = local.split(space, min(lanes, space.hi + 1))
         tile = [panel, channels, *data, vector]
-    loops, _ = ask_terms(g.knobs, local, tiling, sums, MOST_UNROLLED, ordered=ordered)
+    # pixels with channels between them are loaded one by one, each of which is written out like a product
+    together = lane.hi + 1 if along == "space" and local.op.inputs[0].shape[-1] > 1 else 1
+    loops, _ = ask_terms(g.knobs, local, tiling, sums * together, MOST_UNROLLED, ordered=ordered)
     local.reorder(*loops, *tile, lane)
     local.vectorize(lane)
     for a in tile:
