@@ -53,7 +53,7 @@ class Variant:
 VARIANTS = {"ALT-OL": Variant(0), "ALT-WP": Variant(1, apart=True), "ALT": Variant(1)}
 REMARKS = """
 The paper's budget is 20,000 trials a network, 12 to 16 hours; what is kept here has the budget that the table says,
-which is a first look at each kernel; searches ran beside other work, and what was found was timed in turns {timed},
+which is a first look at each kernel; searches were made {searched}, and what was found was timed in turns {timed},
 on one thread. Untuned, this compiler lays blocks of channels out by rules already, which ALT-OL keeps,
 and computes convolutions of 3 by 3 taps by Winograd's algorithm where that is faster, which ALT has not: so do all
 variants, and only the other operators have layouts to search. ALT-WP leaves the pass `fuse` out. Kernels that lose in
@@ -74,7 +74,7 @@ with the sums that they take at least; where they are computed from, in the seco
 
 def measured(
     network: str, batch: int, variants: Mapping[str, Variant], wanted: Collection[str], target: str, trials: int,
-    small: bool, again: bool, folder: Path,
+    small: bool, again: bool, alone: bool, folder: Path,
 ) -> dict[str, Any]:  # fmt: skip
     """A case: variants are tuned, unless ``again``, and packages are timed in turns, on one thread.
 
@@ -82,7 +82,7 @@ def measured(
         network, batch: the case.
         variants: all that a row may have.
         wanted: those that are tuned; others that the row has are only timed beside them.
-        target, trials, small, again: the command line's.
+        target, trials, small, again, alone: the command line's.
         folder: of the records, and of what is kept of the row.
     Raises:
         SystemExit: the case is run again, and records of what the row has are gone.
@@ -119,7 +119,7 @@ def measured(
         found["kernel_seconds"] = kernel_seconds(packages["untuned"], found["peak"], target)
         found["transforms"] = transforms.operations
     else:
-        found["search_seconds"] = seconds
+        found["search_seconds"], found["searched_alone"] = seconds, alone
         apart = {v: before.get("trials_of", {}).get(v, before["trials"]) for v in had if v not in wanted}
         found.update({"trials_of": apart} if apart else {})
     path.unlink()
@@ -148,6 +148,7 @@ def options(doc: str | None, variants: Sequence[str]) -> Any:
     parser.add_argument("--batches", default="1,16", help="comma-separated")
     parser.add_argument("--variants", type=names_of(variants), default=",".join(variants), help="comma-separated")
     parser.add_argument("--again", action="store_true", help="only time what is kept once more, and other engines")
+    parser.add_argument("--alone", action="store_true", help="nothing else runs while variants are searched")
     parser.add_argument("--small", action="store_true", help="the zoo's small networks, to try the script")
     return parser.parse_args()
 
@@ -157,7 +158,16 @@ def run(name: str, title: str, remarks: str, variants: Mapping[str, Variant], ba
     wanted = {v: variants[v] for v in given.variants}
     cases = {
         f"{network}-{batch}": partial(
-            measured, network, int(batch), variants, wanted, given.target, given.trials, given.small, given.again
+            measured,
+            network,
+            int(batch),
+            variants,
+            wanted,
+            given.target,
+            given.trials,
+            given.small,
+            given.again,
+            given.alone,
         )
         for network in given.networks.split(",")
         for batch in given.batches.split(",")
@@ -194,18 +204,25 @@ def run(name: str, title: str, remarks: str, variants: Mapping[str, Variant], ba
     for v in (*variants, SHIPPED):
         over = [min(r["peers"].values()) / r["seconds"][v] for r in beside if v in r["seconds"]]
         last += f" {v} over the better engine: {geometric_mean(over):.2f} of {len(over)}." if over else ""
-    remarks = textwrap.fill(remarks.strip().format(timed=timed(rows)), 120, break_on_hyphens=False) + "\n"
+    remarks = (
+        textwrap.fill(
+            remarks.strip().format(timed=quiet(rows, "alone"), searched=quiet(rows, "searched_alone")),
+            120,
+            break_on_hyphens=False,
+        )
+        + "\n"
+    )
     remarks += BY_KERNEL if len(limits) > 1 else ""
     write(name, given.out, title, remarks, heads, table, rows, bars, f"times as fast as {base}", last)
 
 
-def timed(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Beside what rows were timed, in words that end a sentence.
+def quiet(rows: Sequence[Mapping[str, Any]], flag: str) -> str:
+    """Beside what rows were timed, or searched, in words that end a sentence.
 
-    >>> timed([{"case": "a-1", "alone": True}, {"case": "b-1"}])
+    >>> quiet([{"case": "a-1", "alone": True}, {"case": "b-1"}], "alone")
     'with nothing else running, b-1 beside other work'
     """
-    beside = [r["case"] for r in rows if not r.get("alone")]
+    beside = [r["case"] for r in rows if not r.get(flag)]
     if beside and len(beside) == len(rows):
         return "beside other work"
     return "with nothing else running" + (f", {', '.join(beside)} beside other work" if beside else "")

@@ -14,7 +14,7 @@ VARIANTS = {
 }
 REMARKS = """
 The paper's budgets are 20,000 and 30,000 trials a network (`two levels x1.5`); what is kept here has the budget that
-the table says, far too small to search the space of two levels. Searches ran beside other work, and what was found was
+the table says, far too small to search the space of two levels. Searches were made {searched}, and what was found was
 timed in turns {timed}, on one thread. Convolutions of 3 by 3 taps are Winograd's where that is
 faster, on all sides, so only the other operators have layouts. Limits and what is shipped are those of figure 10.
 """

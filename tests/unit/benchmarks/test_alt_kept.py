@@ -137,7 +137,7 @@ def test_networks_whose_records_are_gone_keep_their_times(tmp_path: Path) -> Non
     kept(tmp_path / "resnet18-1.json", trials=8, seconds={"untuned": 1.0, "ALT-OL": 1.0, "ALT": 1.0})
     (tmp_path / "resnet18-1-ALT.jsonl").write_text("{}\n")
     with pytest.raises(SystemExit, match=r"not in [^:]*: resnet18-1-ALT-OL\.jsonl; the row"):
-        alt_fig10.measured("resnet18", 1, alt_fig10.VARIANTS, ["ALT"], "x86", 8, True, True, tmp_path)
+        alt_fig10.measured("resnet18", 1, alt_fig10.VARIANTS, ["ALT"], "x86", 8, True, True, False, tmp_path)
     assert [f.name for f in tmp_path.glob("*.onnx")] == []
 
 
@@ -159,7 +159,7 @@ def test_variants_of_a_network_that_are_not_searched_stay(monkeypatch: pytest.Mo
     had = {"ALT-OL": 3.0, "ALT-WP": 4.0, "ALT": 5.0}
     kept(tmp_path / "resnet18-1.json", trials=8, seconds={"untuned": 1.0, **had}, search_seconds=had)
     (tmp_path / "resnet18-1-ALT-OL.jsonl").write_text("{}\n")
-    row = alt_fig10.measured("resnet18", 1, alt_fig10.VARIANTS, ["ALT"], "x86", 9, True, False, tmp_path)
+    row = alt_fig10.measured("resnet18", 1, alt_fig10.VARIANTS, ["ALT"], "x86", 9, True, False, False, tmp_path)
     assert searched == ["resnet18-1-ALT"]
     assert row["seconds"] == {"untuned": 0.5, "ALT-OL": 0.5, "ALT": 0.5}
     assert row["search_seconds"] == {**had, "ALT": 7.0}
@@ -181,9 +181,9 @@ def test_subgraphs_of_figure_11_are_not_searched_anew(monkeypatch: pytest.Monkey
 
 def test_pages_say_which_rows_were_timed_beside_other_work() -> None:
     alone, beside = {"case": "subgraph 1", "alone": True}, {"case": "subgraph 2"}
-    assert alt_fig10.timed([alone]) == "with nothing else running"
-    assert alt_fig10.timed([beside]) == "beside other work"
-    assert alt_fig10.timed([alone, beside]) == "with nothing else running, subgraph 2 beside other work"
+    assert alt_fig10.quiet([alone], "alone") == "with nothing else running"
+    assert alt_fig10.quiet([beside], "alone") == "beside other work"
+    assert alt_fig10.quiet([alone, beside], "alone") == "with nothing else running, subgraph 2 beside other work"
     assert alt_fig11.timed([alone]) == "Subgraph 1 was timed with nothing else running."
     assert alt_fig11.timed([beside, alone]) == (
         "Subgraph 2 was timed at the end of its searches, beside other work, subgraph 1 with nothing else running."
