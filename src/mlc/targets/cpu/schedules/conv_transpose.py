@@ -69,12 +69,12 @@ def _chosen_tile(g: Group, target: Cpu) -> Tile:
     depth = size_of([a.hi + 1 for a in anchor.reduce_axes])
     product = Product(width, columns, depth, repeats=size_of(rows), whole=True)
     default = conv_tile(product, target)
-    if default.rows * default.vectors <= target.fma_latency * target.fmas:
+    if (anchor.reduce_axes[0].hi + 1) % target.lanes:  # not chunk after chunk, so every tile reads all of its weights
+        default = _tile_of_streams(product, default, target)
+    elif default.rows * default.vectors <= target.fma_latency * target.fmas:
         # too few sums, for weights that seem to come from afar for each tile, but do not chunk after chunk (measured on
         # Zen 5, 1024 channels of 4 x 4 pixels: 4 x 4 in 0.86 of the time of 4 x 2)
         default = conv_tile(replace(product, cut=True), target)
-    if (anchor.reduce_axes[0].hi + 1) % target.lanes:  # not chunk after chunk, so every tile reads all of its weights
-        default = _tile_of_streams(product, default, target)
     few = sorted({default.vectors, *(k for k in divisors(columns) if k <= target.registers // 2)})
     return ask_tile(g.knobs, default, range(1, min(width, target.registers - 2) + 1), few, target)
 

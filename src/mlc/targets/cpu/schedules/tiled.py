@@ -13,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mlc.ir.index import Var
+from mlc.ir import te
+from mlc.ir.expr import loads
+from mlc.ir.index import Var, weighted
+from mlc.ir.loop import dense_strides
 from mlc.ir.site import Site
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
@@ -210,14 +213,22 @@ def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int, sums
     else:
         vector, lane = local.split(space, min(lanes, space.hi + 1))
         tile = [panel, channels, *data, vector]
-    # pixels with channels between them are loaded one by one, each of which is written out like a product
-    together = lane.hi + 1 if along == "space" and local.op.inputs[0].shape[-1] > 1 else 1
-    loops, _ = ask_terms(g.knobs, local, tiling, sums * together, MOST_UNROLLED, ordered=ordered)
+    # what is loaded one by one is written out so, like products
+    each = lane.hi + 1 if along == "space" and not _lie_together(local.op, space) else 1
+    loops, _ = ask_terms(g.knobs, local, tiling, sums * each, MOST_UNROLLED, ordered=ordered)
     local.reorder(*loops, *tile, lane)
     local.vectorize(lane)
     for a in tile:
         local.unroll(a)
     return loops
+
+
+def _lie_together(op: te.Compute, axis: Var) -> bool:
+    """Whether what a sum reads of its data for neighbours along an axis are neighbours in memory, too."""
+    data = op.inputs[0]
+    read = [x for body in op.bodies for x in loads(body) if x.source is data]
+    strides = dense_strides(data.shape)
+    return all(weighted(x.indices, strides).coefficient(axis) == 1 for x in read)
 
 
 def _fits(g: Group, target: Cpu) -> bool:
