@@ -26,7 +26,6 @@ from mlc.ops.winograd import KERNEL, Matrix, matrices, tile_counts
 from mlc.settings import Observer
 from mlc.targets.cpu.record import Cpu
 
-HALVES = ("znver4",)  # processors that multiply a vector in two halves, and half of one in half the time
 SHUFFLES = 4  # shuffles a vector that turn rows of pixels to vectors of channels
 
 
@@ -74,7 +73,7 @@ def taps_inside(windows: int, size: int, taps: int, stride: int, pad: int, step:
 
 def multiplied_lanes(record: Cpu) -> int:
     """Lanes of the narrowest vector that a processor multiplies as fast, lane by lane, as its widest."""
-    return record.lanes // 2 if record.cpu in HALVES else record.lanes
+    return record.lanes // 2 if record.halves else record.lanes
 
 
 def whole_vectors(graph: Graph, lanes: int) -> dict[str, int]:

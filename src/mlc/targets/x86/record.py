@@ -52,7 +52,7 @@ _FACTS: dict[str, dict[str, Any]] = {
     "rocketlake": {"l1": 48 << 10, "l2": 512 << 10, "fmas": 1, "issue": 5, "l3": 16 << 20, "cores": 8},
     "tigerlake": {"l1": 48 << 10, "l2": 5 << 18, "fmas": 1, "issue": 5, "l3": 12 << 20},
     # two halves of 256 bits
-    "znver4": {**_ZEN, "l2": 1 << 20, "l3": 32 << 20, "l2_bandwidth": 30, "fmas": 1, "loads": 1},
+    "znver4": {**_ZEN, "l2": 1 << 20, "l3": 32 << 20, "l2_bandwidth": 30, "fmas": 1, "loads": 1, "halves": True},
     "znver5": {**_ZEN, "l1": 48 << 10, "l2": 1 << 20, "l3": 32 << 20, "l2_bandwidth": 50, "issue": 8},
     "haswell": {"fma_latency": 5},
     "core-avx2": {"fma_latency": 5},

@@ -46,7 +46,7 @@ def test_rows_that_are_missing_from_the_last_tile_are_not_tested_in_all(size: in
 @pytest.mark.parametrize("stride", [1, 2])
 def test_lanes_beyond_the_channels_are_read_as_they_are(stride: int) -> None:
     """They compute what nobody reads: to tell them apart would cost as much as some of the products."""
-    target = get_target("x86 -mcpu=znver4")
+    target = get_target("x86 -mcpu=znver5")
     graph = convolution(1, 24, (13, 13), 24, 3, stride=stride, groups=24, blocked=True)
     task = tasks_of(graph, target, CompileOptions("m", "test", ""), Observer())[-1]
     text = str(target.kernel(candidate(task, target, task.space.default), "k"))
@@ -57,7 +57,7 @@ def test_lanes_beyond_the_channels_are_read_as_they_are(stride: int) -> None:
 @pytest.mark.parametrize("channels", [24, 40])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_pools_ask_about_the_border_and_not_about_lanes(channels: int, stride: int) -> None:
-    target = get_target("x86 -mcpu=znver4")
+    target = get_target("x86 -mcpu=znver5")
     graph = pool("max_pool", 1, channels, (13, 13), 3, stride, blocked=True)
     task = tasks_of(graph, target, CompileOptions("m", "test", ""), Observer())[-1]
     fn = target.kernel(candidate(task, target, task.space.default), "k")

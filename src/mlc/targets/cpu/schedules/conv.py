@@ -14,12 +14,13 @@ from mlc.ir.expr import Load
 from mlc.ir.index import Var, as_index, substitute
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.site import Site
+from mlc.ir.types import f32
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import assumed, pinned
 from mlc.ops.algorithms import Algorithm
 from mlc.targets.base import LayoutChoice
-from mlc.targets.cpu.cost import USABLE, Product, Tile, bandwidth, fetches_ahead, unrolled_steps
+from mlc.targets.cpu.cost import USABLE, Tile, bandwidth, fetches_ahead, unrolled_steps
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_blocking import CACHED, Blocking, chunks_of, come_from_far, cut_for_caches
@@ -33,11 +34,10 @@ from mlc.targets.cpu.schedules.conv_matrix import (
     matrix_layouts,
 )
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
-from mlc.targets.cpu.schedules.conv_runs import may_run, run_weight_layout, runs_pay, terms_of_run
+from mlc.targets.cpu.schedules.conv_runs import run_weight_layout
 from mlc.targets.cpu.schedules.conv_tile import (
     BYTES,
     WIDE_VECTOR,
-    Border,
     conv_cycles,
     conv_product,
     conv_tile,
@@ -45,9 +45,20 @@ from mlc.targets.cpu.schedules.conv_tile import (
     streamed,
     widths,
 )
+from mlc.targets.cpu.schedules.conv_work import (
+    ask_flat,
+    ask_run,
+    border_in,
+    cycles_in_blocks,
+    dot_of_conv,
+    product_of,
+    shapes_of,
+    terms_of,
+    work_of,
+)
 from mlc.targets.cpu.schedules.tile import ask_tile
 from mlc.targets.cpu.schedules.tiled import tiled_loops
-from mlc.targets.groups.borders import columns_inside, share_inside, without_border
+from mlc.targets.groups.borders import without_border
 from mlc.targets.groups.group import (
     Group,
     best_divisor,
@@ -66,8 +77,8 @@ from mlc.targets.groups.terms import over_channels, over_runs
 from mlc.targets.groups.tiling import blocks_of_filters
 
 SINGLES = 4  # groups from which on sums over single channels are faster than zeros between them, where no VNNI is
-WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
 WORTH_BLOCKS = 0.95  # part of the cycles that blocks may take at most, conversions included
+WORTH_HALVES = 0.94  # part of the cycles of whole vectors that halves may take at most
 WORTH_APART = 0.96  # part of the cycles that reading pixels where they lie may take at most of those with a copy
 PICKED = 0.5  # cycles an element of that copy
 PACKING = 4.0  # times that packing takes longer than to read what is packed
@@ -121,36 +132,6 @@ def channels_of_block(channels: int, target: Cpu, terms: int = 1) -> int:
 def whole_channels(channels: int, target: Cpu, terms: int) -> int:
     """Input channels of whole blocks."""
     return channels + -channels % channels_of_block(channels, target, terms)
-
-
-def dot_of_conv(g: Group, target: Cpu) -> Dot | None:
-    """How the processor sums up the products of a convolution, where it does several at once."""
-    role = g.role
-    assert isinstance(role, Convolution)
-    assert g.anchor is not None
-    dot = target.dot_of(role.data.dtype, role.weights.dtype, role.bits)
-    blocks = target.block_dot_of(role.data.dtype, role.weights.dtype)
-    if target.rows > 1:  # chosen already
-        return blocks
-    if blocks is None or g.anchor.shape[-1] % blocks.rows or role.weights.shape[1] % blocks.terms:
-        return dot
-    return min((d for d in (blocks, dot) if d is not None), key=lambda d: _cycles_by(g, d, target))
-
-
-def _cycles_by(g: Group, dot: Dot, target: Cpu) -> float:
-    """Cycles of a convolution by an instruction, beside those by another one."""
-    role, machine = g.role, target.adding(dot)
-    assert isinstance(role, Convolution)
-    assert g.anchor is not None
-    shapes = shapes_of(role, g.anchor, dot.terms)
-    product = conv_product(*shapes, role.taps, role.single_pixels, machine, whole=role.groups == 1, terms=dot.terms)
-    return product.cycles(conv_tile(product, machine), machine) * dot.operations
-
-
-def terms_of(g: Group, target: Cpu) -> int:
-    """Input channels that one instruction sums up. The cost model counts so many as one, which takes as long."""
-    dot = dot_of_conv(g, target)
-    return 1 if dot is None else dot.terms
 
 
 def conv_blocked(g: Group, target: Cpu) -> Schedule:
@@ -261,10 +242,10 @@ def _ask_apart(g: Group, target: Cpu) -> bool:
     assert anchor is not None
     assert isinstance(role, Convolution)
     by_rows, by_pixels = (
-        conv_cycles(_product(g, flat, target), target, _border(g, flat, target)) for flat in (False, True)
+        conv_cycles(product_of(g, flat, target), target, border_in(g, flat, target)) for flat in (False, True)
     )
     copied = size_of((*anchor.shape[:1], role.data.shape[1], *anchor.shape[2:]))
-    tile = conv_tile(_product(g, False, target), target)
+    tile = conv_tile(product_of(g, False, target), target)
     many = 5 * tile.rows * tile.vectors >= 2 * target.registers
     usual = many and by_rows <= WORTH_APART * (by_pixels + PICKED * copied)
     return bool(g.knobs.category("apart", (False, True), default=usual))
@@ -283,16 +264,16 @@ def plan_conv(g: Group, target: Cpu, *, apart: bool = False) -> ConvPlan:
     anchor, knobs, role = g.anchor, g.knobs, g.role
     assert anchor is not None
     assert isinstance(role, Convolution)
-    terms, run = terms_of(g, target), _ask_run(g, target)
+    terms, run = terms_of(g, target), ask_run(g, target)
     machine, target = target, target.adding(dot_of_conv(g, target))
     data, y, taps = work_of(g, target)
     space, channels = y[2:], data[1]
     # Weights are packed before it is known whether the input gets margins, so their panels must not depend on it.
-    packed_for = not apart and _ask_flat(g, machine)
-    vectors = conv_tile(_product(g, packed_for, target), target, border=_border(g, packed_for, target)).vectors
+    packed_for = not apart and ask_flat(g, machine)
+    vectors = conv_tile(product_of(g, packed_for, target), target, border=border_in(g, packed_for, target)).vectors
     margins = role.data in g.layouts and g.layouts[role.data].has_margins
-    flat = not apart and _ask_flat(g, machine, margins=margins)
-    product, border = _product(g, flat, target), _border(g, flat, target)
+    flat = not apart and ask_flat(g, machine, margins=margins)
+    product, border = product_of(g, flat, target), border_in(g, flat, target)
     default = conv_tile(product, target, vectors, border)
     few = [v for v in widths(product) if v <= target.registers // 2]
     high = range(target.rows, min(size_of(space), target.registers - 2) + 1, target.rows)
@@ -365,60 +346,6 @@ def plan_conv(g: Group, target: Cpu, *, apart: bool = False) -> ConvPlan:
     )  # fmt: skip
 
 
-def _product(g: Group, flat: bool, target: Cpu) -> Product:
-    """What a convolution computes, as the cost model knows it."""
-    role = g.role
-    assert isinstance(role, Convolution)
-    assert g.anchor is not None
-    return conv_product(*work_of(g, target), flat, target, whole=role.groups == 1, terms=terms_of(g, target))
-
-
-def _border(g: Group, flat: bool, target: Cpu) -> Border:
-    """What of a convolution may be passed over; nothing where pixels are one axis."""
-    anchor, role = g.anchor, g.role
-    assert anchor is not None
-    assert isinstance(role, Convolution)
-    # Products in whole instructions leave no room for a test inside; nor do rows pay, whose tiles have a quarter of the
-    # steps (measured on Zen 5: 512 channels of 7 × 7 pixels take 1.4 times as long as with tiles over all rows).
-    # Of words, what is zero may count (``Weights.BIPOLAR``).
-    passes = not flat and terms_of(g, target) == 1 and role.bits is None
-    rows, width = share_inside(g, columns=False) if passes else 1.0, anchor.shape[-1]
-    # terms in lanes of a vector are read for all pixels of a tile
-    columns = columns_inside(g) if passes and target.terms == 1 else ((0, width),) * role.taps[-1]
-    return Border(rows, width, columns, volume=len(role.taps) > 2)
-
-
-def work_of(g: Group, target: Cpu) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Shapes of input and output as the cost model counts them, and taps: runs are channels of single pixels."""
-    role = g.role
-    assert isinstance(role, Convolution)
-    assert g.anchor is not None
-    terms, run = terms_of(g, target), _ask_run(g, target)
-    x, y = shapes_of(role, g.anchor, terms)
-    return ((x[0], run // terms, *x[2:]), y, (1,) * len(role.taps)) if run else (x, y, role.taps)
-
-
-def _ask_run(g: Group, target: Cpu) -> int:
-    """Terms of a window that is a run of neighbours, in whole instructions; 0 where windows are none."""
-    role, anchor, dot = g.role, g.anchor, dot_of_conv(g, target)
-    assert isinstance(role, Convolution)
-    assert anchor is not None
-    if dot is None or not may_run(role, dot, target):
-        return 0
-    runs = g.knobs.category("runs", (False, True), default=lambda: runs_pay(role, anchor, dot, target))
-    return terms_of_run(role, dot) if runs else 0
-
-
-def shapes_of(role: Convolution, anchor: te.Compute, terms: int = 1) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shapes of input and output as the cost model counts them.
-
-    Every group of channels is an image of its own, and input channels that one instruction sums up are one.
-    """
-    shapes = (role.data.shape, anchor.shape)
-    x, y = ((t[0] * role.groups, t[1] // role.groups, *t[2:]) for t in shapes)
-    return (x[0], -(-x[1] // terms), *x[2:]), y
-
-
 def may_be_blocked(g: Group, target: Cpu) -> bool:
     """Whether a convolution can have outputs in blocks of channels: groups must consist of whole blocks."""
     role = g.role
@@ -457,52 +384,6 @@ def dense_algorithm(x: Sequence[int], w: Sequence[int], groups: int, target: Cpu
     return Algorithm.DENSE if pays else Algorithm.DIRECT
 
 
-def _ask_flat(g: Group, target: Cpu, *, margins: bool = False) -> bool:
-    """Whether pixels are one axis: what the knobs say, and :func:`is_flat` where they say nothing."""
-    flat = is_flat(g, target, margins=margins)
-    if not _may_be_flat(g, target):
-        return flat
-    return bool(g.knobs.category("flat", (False, True), default=flat))
-
-
-def is_flat(g: Group, target: Cpu, *, margins: bool) -> bool:
-    """Whether pixels are one axis.
-
-    They are for a window of 1×1 over an input without margins, or a copy of those pixels that a stride leaves, where it
-    costs nothing. They also are where rows are so short that register tiles which go on in the next row save more than
-    finding every pixel costs; sums of bytes are over so soon that it costs them, where their results have margins, too
-    (measured on Zen 5: 512 channels of 14 × 14 pixels take 0.965 times as long by rows).
-    """
-    anchor, role = g.anchor, g.role
-    assert anchor is not None
-    assert isinstance(role, Convolution)
-    if skips_pixels(g):
-        return True
-    as_it_is = role.single_pixels and role.data.shape[2:] == anchor.shape[2:] and border_of(role.data) is None
-    if as_it_is and not margins and not _scatters_bytes(g, target):
-        return True
-    if not _may_be_flat(g, target):
-        return False
-    target = target.adding(dot_of_conv(g, target))
-    rows, pixels = (conv_cycles(_product(g, flat, target), target, _border(g, flat, target)) for flat in (False, True))
-    return pixels < WORTH_FLAT * rows
-
-
-def _scatters_bytes(g: Group, target: Cpu) -> bool:
-    """Whether products of bytes go to a result whose rows do not follow one another in memory."""
-    y = g.outputs[0]
-    return terms_of(g, target) >= BYTES and y in g.layouts and g.layouts[y].has_margins
-
-
-def _may_be_flat(g: Group, target: Cpu) -> bool:
-    """Whether pixels in rows can be one axis at all.
-
-    Terms in lanes of a vector are read for all pixels of a tile, which then have to be neighbours; runs are of a row.
-    """
-    rows = g.anchor is not None and len(g.anchor.shape) == 4 and size_of(g.anchor.shape) > 0
-    return rows and target.terms == 1 and not _ask_run(g, target)
-
-
 def _fits(g: Group, target: Cpu) -> bool:
     return is_single(g) and isinstance(g.role, Convolution) and ends_in_anchor(g)
 
@@ -525,6 +406,7 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     if between_plain and role.groups == 1 and not _worth_blocks(g, target):
         return in_layout(g, site, None, target.lanes, {k: plain_weight_layout(g, target)})
     if may_be_blocked(g, target):
+        target = target.in_half_vectors() if worth_halves(g, target) else target
         at = input_at(g, role.data)
         in_rows = at is not None and _takes_rows(g, site.inputs[at].layout, target)
         plan = plan_conv(g, target, apart=in_rows and _ask_apart(g, target))
@@ -580,10 +462,23 @@ def _worth_packing(g: Group, site: Site, target: Cpu) -> bool:
     plain = plain_product(g, target)
     rows = size_of(anchor.shape[:1] if role.single_pixels else (anchor.shape[0], *anchor.shape[2:-1]))
     by_rows = rows * plain.cycles(plain_tile(g, target), target)
-    flat = is_flat(g, target, margins=False)
-    in_blocks = conv_cycles(_product(g, flat, target), target, _border(g, flat, target))
     worth = WORTH_BLOCKS if role.single_pixels else 1.0
-    return in_blocks + PACKING * moved / bandwidth(moved, target) < worth * by_rows
+    return cycles_in_blocks(g, target) + PACKING * moved / bandwidth(moved, target) < worth * by_rows
+
+
+def worth_halves(g: Group, target: Cpu) -> bool:
+    """Whether blocks of half a vector leave fewer lanes empty, and a convolution is expected to be faster for it.
+
+    A search over layouts has found that (ALT, figure 9, on a Zen 4: 24 channels 1.29 times as fast).
+    """
+    role, anchor = g.role, g.anchor
+    assert isinstance(role, Convolution)
+    assert anchor is not None
+    floats = role.data.dtype is f32 and role.weights.dtype is f32
+    ragged = 0 < anchor.shape[1] % target.lanes <= target.lanes // 2 and size_of(anchor.shape) > 0
+    if not target.halves or role.groups > 1 or not floats or not ragged:
+        return False
+    return cycles_in_blocks(g, target.in_half_vectors()) < WORTH_HALVES * cycles_in_blocks(g, target)
 
 
 def _by_matrices(g: Group, target: Cpu) -> MatrixConv | None:
@@ -597,8 +492,8 @@ def _cycles_of_vectors(g: Group, target: Cpu) -> float:
     dot = dot_of_conv(g, target)
     assert dot is not None
     machine = target.adding(dot)
-    flat = _ask_flat(g, machine)
-    return conv_cycles(_product(g, flat, machine), machine, _border(g, flat, machine)) * dot.operations
+    flat = ask_flat(g, machine)
+    return conv_cycles(product_of(g, flat, machine), machine, border_in(g, flat, machine)) * dot.operations
 
 
 def _schedule(g: Group, target: Cpu) -> Schedule:

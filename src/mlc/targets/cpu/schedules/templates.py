@@ -18,6 +18,7 @@ from mlc.targets.cpu.schedules.attention import ATTENTION
 from mlc.targets.cpu.schedules.conv import CONVOLUTION
 from mlc.targets.cpu.schedules.conv_transpose import TRANSPOSED_CONVOLUTION
 from mlc.targets.cpu.schedules.gates import GATES
+from mlc.targets.cpu.schedules.halves import follows_halves, has_halves
 from mlc.targets.cpu.schedules.injective import ELEMENT_WISE
 from mlc.targets.cpu.schedules.master import MASTER
 from mlc.targets.cpu.schedules.matmul import MATRIX_PRODUCT
@@ -70,7 +71,7 @@ def choose_layouts(node: Node, site: Site, target: Cpu, knobs: Knobs) -> LayoutC
     if node.op.routine is not None or nothing_to_inherit:
         return LayoutChoice(tuple(None for _ in node.outputs))
     g = group_of(node, knobs)
-    machine = _machine(g, target)
+    machine = target.in_half_vectors() if follows_halves(g, site, target) else _machine(g, target)
     return template_for(g, TEMPLATES, machine, named_templates).layouts(g, site, machine)
 
 
@@ -92,7 +93,13 @@ def schedule_group(node: Node, target: Cpu, knobs: Knobs) -> tuple[Schedule, lis
 
 
 def _machine(g: Group, target: Cpu) -> Cpu:
-    """The processor as a group knows it: what computes in f16 fills its vectors with them, where sums may be f16."""
+    """The processor as a group with layouts knows it.
+
+    It has half vectors where the result lies in blocks of these. What computes in f16 fills vectors with them, where
+    sums may be f16.
+    """
+    if has_halves(g, target):
+        return target.in_half_vectors()
     made = [t.dtype for op in ([g.anchor] if g.anchor is not None else g.reductions) for t in op.outputs]
     if not target.half_sums or f16 not in (*made, g.outputs[0].dtype):
         return target

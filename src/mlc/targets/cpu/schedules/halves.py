@@ -1,0 +1,52 @@
+"""Half vectors, on processors that multiply a vector in two halves: channels that leave half of a vector empty.
+
+Convolutions make blocks of half a vector where these leave no lanes empty (:func:`worth_halves
+<mlc.targets.cpu.schedules.conv.worth_halves>`). What follows them element by element, or slides a window over their
+channels, is in half vectors, too, so that no vector is put together of two blocks.
+"""
+
+from __future__ import annotations
+
+from mlc.ir import te
+from mlc.ir.layout import Layout, blocked
+from mlc.ir.site import Site
+from mlc.ir.types import f32
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.window import window_of
+from mlc.targets.groups.group import Group
+from mlc.targets.groups.tiling import is_tiled
+
+
+def has_halves(g: Group, target: Cpu) -> bool:
+    """Whether a group with layouts is computed in half vectors: its result is in blocks of them.
+
+    What has no tensors of other shapes lies the same whatever the blocks are, and is computed in whole vectors.
+    """
+    out = g.outputs[0]
+    if not _may_be_halved(g, target) or (not g.reductions and all(t.shape == out.shape for t in g.inputs)):
+        return False
+    return _in_halves(out, g.layouts.get(out), target)
+
+
+def follows_halves(g: Group, site: Site, target: Cpu) -> bool:
+    """Whether a group whose layouts are to be chosen gets blocks of half vectors, since its inputs have such.
+
+    Args:
+        g: the group, logical.
+        site: where it stands.
+        target: the processor.
+    """
+    if not _may_be_halved(g, target) or (g.reductions and window_of(g) is None):
+        return False
+    rank = len(g.outputs[0].shape)
+    blocks = [(t, ty.layout) for t, ty in zip(g.inputs, site.inputs, strict=True) if ty.rank == rank and ty.layout]
+    return bool(blocks) and all(_in_halves(t, layout, target) for t, layout in blocks)
+
+
+def _may_be_halved(g: Group, target: Cpu) -> bool:
+    out = g.outputs[0]
+    return target.halves and out.dtype is f32 and len(out.shape) > 2 and not is_tiled(g.knobs)
+
+
+def _in_halves(t: te.Tensor, layout: Layout | None, target: Cpu) -> bool:
+    return layout is not None and layout.core == blocked(t.shape, 1, target.lanes // 2)
