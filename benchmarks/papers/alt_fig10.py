@@ -144,7 +144,7 @@ def in_turns(packages: Mapping[str, mlc.Package]) -> dict[str, float]:
 def options(doc: str | None, variants: Sequence[str]) -> Any:
     """The command line of a script about networks."""
     parser = arguments(doc, 20_000)
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="comma-separated")
+    parser.add_argument("--networks", type=names_of(NETWORKS), default=",".join(NETWORKS), help="comma-separated")
     parser.add_argument("--batches", default="1,16", help="comma-separated")
     parser.add_argument("--variants", type=names_of(variants), default=",".join(variants), help="comma-separated")
     parser.add_argument("--again", action="store_true", help="only time what is kept once more, and other engines")
@@ -169,7 +169,7 @@ def run(name: str, title: str, remarks: str, variants: Mapping[str, Variant], ba
             given.again,
             given.alone,
         )
-        for network in given.networks.split(",")
+        for network in given.networks
         for batch in given.batches.split(",")
     }
     rows = go_on(name, given, cases, again=given.again)

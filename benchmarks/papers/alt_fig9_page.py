@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.papers.alt_limits import limits, shares, whole_limit
-from benchmarks.papers.alt_peers import NAMES
+from benchmarks.papers.alt_peers import NAMES, OF_OPERATORS
 from benchmarks.stats import geometric_mean
 
 Row = Mapping[str, Any]
@@ -29,16 +29,19 @@ as multiples of the operator's. Searches have the budgets that the table says, o
 was far from its limit, or where the joint one had fallen behind with fewer. Both are by the explorer `guided`, so that
 they differ in layouts alone, not by the paper's PPO (`--explorer alt`). What they and the untuned rules chose was
 compared in turns; times are the least of three such comparisons for most rows.
-Engines are called through Python, which takes them some microseconds; mlc's kernels are called by native code. TVM is
-not among them: untuned, it is slower than both on every network that it was measured on, and MetaSchedule was not run.
+Engines are called through Python, which takes them some microseconds; mlc's kernels are called by native code. {tvm}
 The paper draws ten configurations of each operator; these are drawn anew, of 1 to 400 million operations, so that a
 search takes seconds, at batch 1 or 4. That leaves out two draws of five of C3D, a third of T3D and a fifth of C2D and
 DIL that have more, and most of DEP and a fifth of GRP that have fewer.
 """
+WITH_TVM = "TVM is\nuntuned (Relax's default pipeline for processors); MetaSchedule was not run."
+WITHOUT_TVM = """TVM is
+not among them: untuned, it is slower than both on every network that it was measured on, and MetaSchedule was not \
+run."""
 HEADS = [
     "case", "shapes", "trials", "untuned ms", "loops ms", "joint ms", "joint over loops", "limit ms",
     "of the limit, loops and joint", "limit in whole vectors ms", "of that, loops and joint",
-    "results computed, untuned and joint", *(f"{name} ms" for name in NAMES), "its result lies",
+    "results computed, untuned and joint",
 ]  # fmt: skip
 
 
@@ -62,11 +65,14 @@ def page(rows: Sequence[Row], picture: str = "", here: str = "") -> str:
         here: the machine that they were measured on, in a line.
     """
     title = "ALT, figure 9: layouts and loops together against loops alone"
-    lines = [f"# {title}", "", here, "", REMARKS.strip(), "", f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|"]
+    engines = OF_OPERATORS if any(OF_OPERATORS[-1] in r.get("peers", {}) for r in rows) else NAMES
+    remarks = REMARKS.strip().format(tvm=WITHOUT_TVM if engines is NAMES else WITH_TVM)
+    heads = [*HEADS, *(f"{name} ms" for name in engines), "its result lies"]
+    lines = [f"# {title}", "", here, "", remarks, "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     known = complete(rows)
-    lines += [f"| {' | '.join(_cells(row))} |" for row in known]
+    lines += [f"| {' | '.join(_cells(row, engines))} |" for row in known]
     lines += [
-        f"| {r['case']} | {r['shapes']} | {r['trials']} |" + " |" * (len(HEADS) - 3) for r in rows if r not in known
+        f"| {r['case']} | {r['shapes']} | {r['trials']} |" + " |" * (len(heads) - 3) for r in rows if r not in known
     ]
     if known:
         lines += ["", *_summary(known), "", *_findings(known)]
@@ -74,7 +80,7 @@ def page(rows: Sequence[Row], picture: str = "", here: str = "") -> str:
     return "\n".join([*lines, ""])
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, engines: Sequence[str]) -> list[str]:
     s, others = row["seconds"], row.get("peers", {})
     compute, memory = limits(row)
     reached, of_whole = (shares(row, [s["ALT-OL"], s["ALT"]], whole=whole) for whole in (False, True))
@@ -87,7 +93,7 @@ def _cells(row: Row) -> list[str]:
         f"{1e3 * whole:.4f} {filled}",
         " ".join(f"{share:.0%}" for share in of_whole),
         " ".join(f"{row['padded'][name]:.2f}" for name in ("untuned", "ALT")),
-        *(f"{1e3 * others[name]:.4f}" if name in others else "" for name in NAMES),
+        *(f"{1e3 * others[name]:.4f}" if name in others else "" for name in engines),
         row["layouts"].get("result", OWN) if row["elsewhere"] else OWN,
     ]  # fmt: skip
 
@@ -120,7 +126,7 @@ def _summary(rows: Sequence[Row]) -> list[str]:
     lines += ["", f"Trials a second of the joint search, times those of loops only: {rates:.2f} of {len(quiet)}."]
     peers = [(min(r["peers"].values()), r["seconds"]["ALT"]) for r in rows if r.get("peers")]
     if peers:
-        text = f"Joint over the better of both engines: {geometric_mean([p / s for p, s in peers]):.2f} of {len(peers)}"
+        text = f"Joint over the best of the engines: {geometric_mean([p / s for p, s in peers]):.2f} of {len(peers)}"
         long = [p / s for p, s in peers if p > LONG]
         text += f", and {geometric_mean(long):.2f} of the {len(long)} where that takes" if long else ", none takes"
         lines += ["", f"{text} {1e3 * LONG:g} ms or more (geometric means)."]
@@ -185,7 +191,7 @@ def _findings(rows: Sequence[Row]) -> list[str]:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Bars: joint over loops alone, and over the better engine."""
+    """Bars: joint over loops alone, and over the best engine."""
     from matplotlib import pyplot
 
     known = complete(rows)
@@ -193,7 +199,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     at = range(len(known))
     axes.bar([x - 0.2 for x in at], [gain(r) for r in known], 0.4, label="over loops alone")
     over = [min(r["peers"].values()) / r["seconds"]["ALT"] if r.get("peers") else 0.0 for r in known]
-    axes.bar([x + 0.2 for x in at], over, 0.4, label="over the better engine")
+    axes.bar([x + 0.2 for x in at], over, 0.4, label="over the best engine")
     axes.axhline(1.0, color="black", linewidth=0.6)
     axes.set_xticks(list(at), [r["case"] for r in known], rotation=90, fontsize=6)
     axes.set_ylabel("joint, times as fast")

@@ -1,12 +1,14 @@
 """Other engines on one operator of ALT's figure 9: its graph as an ONNX model, and the times of a call.
 
 Results and constants lie as an engine likes between its own kernels, inputs and outputs row-major. A call through an
-engine's Python interface takes some microseconds by itself, which are in its time.
+engine's Python interface takes some microseconds by itself, which are in its time. TVM computes operators alone: it is
+not tuned, and takes seconds for a call of the larger networks.
 """
 
 from __future__ import annotations
 
 import importlib
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +22,8 @@ from benchmarks.peers import PEERS, Session, aligned
 from mlc.ir.graph import Graph, Node, Value
 from mlc.tuning.measure.timing import Rule, Sample, take_in_turns
 
-NAMES = ("onnxruntime", "openvino")
+NAMES = ("onnxruntime", "openvino")  # of networks
+OF_OPERATORS = (*NAMES, "tvm")
 _OPSET = 17
 _KINDS = {"conv": "Conv", "conv_transpose": "ConvTranspose", "matmul": "MatMul", "relu": "Relu"}
 
@@ -54,19 +57,27 @@ def seconds(graph: Graph, folder: Path) -> dict[str, float]:
     rng = np.random.default_rng(0)
     feeds = {v.name: rng.standard_normal(v.type.shape).astype(np.float32) for v in graph.inputs}
     try:
-        return seconds_of_model(path, feeds)
+        return seconds_of_model(path, feeds, OF_OPERATORS)
     finally:
         path.unlink()
 
 
-def seconds_of_model(path: Path, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
+def seconds_of_model(
+    path: Path, feeds: Mapping[str, np.ndarray], names: Sequence[str] = NAMES
+) -> dict[str, float]:  # fmt: skip
     """Seconds of a call of an ONNX model by each engine, on one thread, in turns."""
     inputs = {name: aligned(x) for name, x in feeds.items()}
-    sessions: list[Session] = [
-        importlib.import_module(f"benchmarks.peers.{PEERS[name].module}").load(path, 1, inputs, {}) for name in NAMES
-    ]
-    timings = take_in_turns([_sample(s) for s in sessions], Rule())
-    return {name: timing.seconds for name, timing in zip(NAMES, timings, strict=True)}
+    with tempfile.TemporaryDirectory() as work:
+        sessions = [_session(name, path, Path(work), inputs) for name in names]
+        timings = take_in_turns([_sample(s) for s in sessions], Rule())
+    return {name: timing.seconds for name, timing in zip(names, timings, strict=True)}
+
+
+def _session(name: str, path: Path, work: Path, inputs: Mapping[str, np.ndarray]) -> Session:
+    engine = importlib.import_module(f"benchmarks.peers.{PEERS[name].module}")
+    file = engine.compile(path, work, {}) if PEERS[name].ahead else path
+    session: Session = engine.load(file, 1, inputs, {})
+    return session
 
 
 def _sample(session: Session) -> Sample:

@@ -89,6 +89,7 @@ def test_the_commands_of_the_page(folder: Path, installed: Path, monkeypatch: py
 @pytest.mark.parametrize(
     "arguments, message",
     [
+        (["--template", "master", "--layouts"], "a template has layouts of its own"),
         (["--template", "nobody"], "no kernel of the model takes the template 'nobody'"),
         (["--template", "master", "--build-only", "c"], "templates can be asked for where candidates are measured"),
     ],

@@ -96,12 +96,17 @@ def tune_graph(
         elsewhere: makes what measures on other machines, and compares the whole model there.
         watcher: is told how it goes on.
     Raises:
-        UsageError: nothing to tune, no such task, an option that the explorer or the cost model does not have, or
-            caches to be emptied for an accelerator.
+        UsageError: nothing to tune, no such task, an option that the explorer or the cost model does not have,
+            layouts beside a template, or caches to be emptied for an accelerator.
         DeviceError: this machine cannot run the target's code.
         CheckFailedError: the tuned model's results differ.
     """
     check_explorer(options)
+    if options.layouts and options.template is not None:
+        raise UsageError(
+            "a template has layouts of its own: there are none to search beside its loops",
+            hint="leave --layouts or --template out",
+        )
     _require_here(options, elsewhere)
     wanted, threads = threads, available_cores() if threads is None else threads
     path, watch, flushed = Path(records), watcher or Watcher(), measure is not None and measure.rule.flush

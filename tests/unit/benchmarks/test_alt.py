@@ -12,7 +12,7 @@ from benchmarks.papers.alt import convolution, in_network
 from benchmarks.papers.alt_fig9 import OPERATORS, cases, lies_elsewhere
 from benchmarks.papers.alt_fig9_page import findings, page
 from benchmarks.papers.alt_limits import Transforms, bytes_of, multiplied_lanes, multiply_adds
-from benchmarks.papers.alt_peers import NAMES
+from benchmarks.papers.alt_peers import OF_OPERATORS
 from mlc.ir.graph import Attrs, Builder
 from mlc.ir.interp.graph import run_graph
 from mlc.ir.types import TensorType, f32
@@ -42,7 +42,7 @@ def row(name: str, loops: float, joint: float, **more: object) -> dict[str, obje
     found = {
         "case": name, "shapes": "s", "trials": 8, "seconds": seconds, "layouts": {"result": "split(1, 8)"},
         "search_seconds": {"ALT-OL": 3.0, "ALT": 2.0}, "multiply_adds": 500_000, "peak": 2e9, "stream_seconds": 1e-4,
-        "padded": {"untuned": 1.0, "ALT": 1.2}, "peers": {NAMES[0]: 3e-3},
+        "padded": {"untuned": 1.0, "ALT": 1.2}, "peers": {OF_OPERATORS[0]: 3e-3},
         "whole": {"channels": 1_200_000, "rows": 1_000_000}, "elsewhere": True,
     }  # fmt: skip
     return {**found, **more}
@@ -65,11 +65,19 @@ def test_the_page_has_means_limits_and_findings() -> None:
     assert "reach 85% of the limit or more in 1 rows (GMM-10); geometric mean of the other 3: 1.414." in text
     assert "the limit in whole vectors or more in 1 rows (GMM-10); geometric mean of the other 3: 1.414." in text
     assert "Trials a second of the joint search, times those of loops only: 1.50 of 4." in text
-    assert "Joint over the better of both engines: 2.93 of 4, and 2.93 of the 4 where that takes 0.1 ms" in text
+    assert "Joint over the best of the engines: 2.93 of 4, and 2.93 of the 4 where that takes 0.1 ms" in text
     assert [r["case"] for r in findings(rows)] == ["GMM-0", "C2D-0"]
     assert "| C2D-0 | 2.00 | 1.00 to 1.20 | 0.75 | 2.00 |  | split(1, 8) | as it is |" in page([rows[0]])
     by_loops = {"untuned": {"cycles": 2500.0, "bound": "loads"}, "layout": {"cycles": 1200.0, "bound": "latency"}}
     assert "| 2.5 loads to 1.2 latency | split(1, 8) |" in page([{**rows[0], "expected": by_loops}])
+
+
+def test_the_page_lists_tvm_where_it_was_measured() -> None:
+    one = row("C2D-0", 2e-3, 1e-3)
+    assert "TVM is\nnot among them" in page([one])
+    both = page([{**one, "peers": {"onnxruntime": 3e-3, "openvino": 4e-3, "tvm": 5e-3}}])
+    assert "TVM is\nuntuned" in both
+    assert "| 3.0000 | 4.0000 | 5.0000 |" in both
 
 
 def test_a_layout_that_lies_as_the_untuned_one_is_no_finding() -> None:
