@@ -6,12 +6,10 @@ timed cores build as well; while they do, nothing runs. So times are never taken
 
 from __future__ import annotations
 
-import math
 import os
 import weakref
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -31,9 +29,11 @@ from mlc.tuning.measure.building import Built, building
 from mlc.tuning.measure.cases import case_bytes
 from mlc.tuning.measure.cores import cores_for, siblings, timed_cores
 from mlc.tuning.measure.frames import Message
+from mlc.tuning.measure.kept import Kept, Key, key_of
 from mlc.tuning.measure.lanes import Conversation, Lane, Lanes, LostError, Request
 from mlc.tuning.measure.replies import as_items, as_positive, as_timing, failure_in, refusal_in, seconds_in
 from mlc.tuning.measure.roles import Workshop
+from mlc.tuning.measure.rounds import Round, State, faster, round_of
 from mlc.tuning.measure.timing import BEHIND, Drift, Patience, Rule, Timing
 from mlc.tuning.measure.turns import Turns
 from mlc.tuning.measure.zygote import Zygote
@@ -70,54 +70,6 @@ class MeasureOptions:
     builders: int = 0
     rule: Rule = field(default_factory=Rule)
     retries: int = 2
-
-
-@dataclass
-class _State:
-    """What is known of a task."""
-
-    untuned: Built | None = None
-    case: str = ""  # how the reference was made
-    broken: Measurement | None = None  # why nothing of it can be measured
-    drift: Drift | None = None
-    record: float = math.inf  # seconds of a call of the best so far
-
-    @property
-    def aim(self) -> float:
-        """What the best takes on the machine as it is now."""
-        return self.record * (1.0 if self.drift is None else self.drift.slowdown)
-
-
-@dataclass
-class _Round:
-    """One call of ``measure``."""
-
-    number: int
-    configs: Sequence[Config]
-    done: Done
-    together: bool = False
-    known: bool = False  # whether all have been loaded and checked before
-    running: bool = False  # whether what is ready is being run, until there is no more
-    waiting: deque[int] = field(default_factory=deque)
-    ready: deque[Built] = field(default_factory=deque)
-    results: dict[int, Measurement] = field(default_factory=dict)
-    loaded: dict[int, Built] = field(default_factory=dict)  # what was timed together
-
-    def finish(self, index: int, measurement: Measurement) -> None:
-        self.results[index] = measurement
-        self.done(index, measurement)
-
-
-def _faster(first: Measurement, second: Measurement) -> Measurement:
-    """The one with less time; one without any says what is wrong with the candidate."""
-    if first.seconds is None or second.seconds is None:
-        return first if first.seconds is None else second
-    return min(first, second, key=lambda m: m.seconds or 0.0)
-
-
-def _round(number: int, configs: Sequence[Config], done: Done, *, together: bool = False) -> _Round:
-    """One whose candidates have all to be built."""
-    return _Round(number, configs, done, together, waiting=deque(range(len(configs))))
 
 
 class LocalMeasurer:
@@ -159,7 +111,8 @@ class LocalMeasurer:
         self.turns = Turns(bench.device)
         self._bench = bench
         self._exact = bench.exact
-        self._computed: dict[tuple[int, tuple[tuple[str, object], ...]], Measurement] = {}
+        self._computed: dict[tuple[int, Key], Measurement] = {}
+        self._kept = Kept()
         self.options = options
         self.peak = 0.0  # operations a second of one core, the most that was seen
         seeds = tuple(int(s) for s in rng.integers(0, 1 << 31, SETS))
@@ -178,7 +131,7 @@ class LocalMeasurer:
         self._cases: dict[int, int] = {}  # bytes of what is in shared memory, by task
         self._handles = 0
         self._patience = Patience(options.retries)
-        self._states = [_State() for _ in tasks]
+        self._states = [State() for _ in tasks]
         self._products = [_products(t) / target.most_products(t.terms) for t in tasks]
         self._end = weakref.finalize(self, _close, self._lanes, self._zygote, os.getpid())
 
@@ -195,9 +148,9 @@ class LocalMeasurer:
             DeviceError: the device is gone; what it was busy with has no result.
         """
         with self.turns.mine():
-            results = self._go(_round(task, configs, done or (lambda _i, _m: None)))
+            results = self._go(round_of(task, configs, done or (lambda _i, _m: None)))
         if self._exact:
-            self._computed |= {(task, _key(c)): m for c, m in zip(configs, results, strict=True) if m.seconds}
+            self._computed |= {(task, key_of(c)): m for c, m in zip(configs, results, strict=True) if m.seconds}
         return results
 
     def compare(self, task: int, configs: Sequence[Config]) -> list[Measurement]:
@@ -208,14 +161,29 @@ class LocalMeasurer:
         of 1.5 MB, in a virtual machine), so all are loaded three times in other orders, and the fastest time of each
         counts. And what is in the caches when a sample begins is seen to by :func:`take_in_turns`.
         """
-        known = [self._computed.get((task, _key(c))) for c in configs]  # what was computed stays as it is
+        known = [self._computed.get((task, key_of(c))) for c in configs]  # what was computed stays as it is
         found = [m for m in known if m is not None]
         if len(found) == len(configs):
             return found
+        work = round_of(task, configs, lambda _i, _m: None, together=True)
+        for index, config in enumerate(configs):
+            if (built := self._built_before(task, config)) is not None:
+                work.waiting.remove(index)
+                work.ready.append(replace(built, index=index))
         with self.turns.mine():
-            return self._compare(_round(task, configs, lambda _i, _m: None, together=True))
+            results = self._compare(work)
+        for index, built in work.loaded.items():
+            if (seconds := results[index].seconds) is not None:
+                self._kept.add(task, seconds, built)
+        return results
 
-    def _compare(self, work: _Round) -> list[Measurement]:
+    def _built_before(self, task: int, config: Config) -> Built | None:
+        untuned = self._states[task].untuned
+        if untuned is not None and key_of(untuned.config) == key_of(config):
+            return untuned
+        return self._kept.find(task, config)
+
+    def _compare(self, work: Round) -> list[Measurement]:
         """The fastest time of each candidate of a round in which they are measured in turns."""
         results = self._go(work)
         if self._exact:
@@ -223,10 +191,10 @@ class LocalMeasurer:
         loaded = [b for k, b in sorted(work.loaded.items()) if results[k].seconds is not None]
         half = len(loaded) // 2
         for order in (loaded[::-1], loaded[half:] + loaded[:half]):
-            again = _Round(work.number, work.configs, lambda _i, _m: None, together=True, known=True)
+            again = Round(work.number, work.configs, lambda _i, _m: None, together=True, known=True)
             again.ready.extend(b for b in order if results[b.index].seconds is not None)
             again.results.update({k: m for k, m in enumerate(results) if m.seconds is None})
-            results = [_faster(a, b) for a, b in zip(results, self._go(again), strict=True)]
+            results = [faster(a, b) for a, b in zip(results, self._go(again), strict=True)]
         return results
 
     def measure_built(
@@ -252,7 +220,7 @@ class LocalMeasurer:
         if self._states[task].untuned is None:
             self._states[task].untuned = untuned
         said: Done = done or (lambda _i, _m: None)
-        work = _Round(task, [b.config for b in built], (lambda _i, _m: None) if together else said, together)
+        work = Round(task, [b.config for b in built], (lambda _i, _m: None) if together else said, together)
         work.ready.extend(built)
         with self.turns.mine():
             if not together:
@@ -279,7 +247,7 @@ class LocalMeasurer:
         self.close()
 
     # -- who does what, when ------------------------------------------------------------------------------------------
-    def _go(self, work: _Round) -> list[Measurement]:
+    def _go(self, work: Round) -> list[Measurement]:
         self._states[work.number].broken = None  # it may have been the machine's fault
         try:
             while len(work.results) < len(work.configs):
@@ -290,7 +258,7 @@ class LocalMeasurer:
             raise
         return [work.results[k] for k in range(len(work.configs))]
 
-    def _dispatch(self, work: _Round) -> None:
+    def _dispatch(self, work: Round) -> None:
         """Gives work to everyone who may have some."""
         state = self._states[work.number]
         if state.broken is not None:
@@ -312,7 +280,7 @@ class LocalMeasurer:
             if not lane.busy and not blocked:
                 self._lanes.begin(lane, self._build(work, work.waiting.popleft()), {})
 
-    def _dispatch_run(self, work: _Round, state: _State) -> None:
+    def _dispatch_run(self, work: Round, state: State) -> None:
         building = [b for b in self._builders if b.busy]
         wanted = self._gathered(work)
         free = not self._runner.busy and not any(b.timed for b in building) and not self._timed_case()
@@ -324,7 +292,7 @@ class LocalMeasurer:
             talk = self._together(work, state) if work.together else self._trial(work, state, work.ready.popleft())
             self._lanes.begin(self._runner, talk, {"task": work.number})
 
-    def _gathered(self, work: _Round) -> bool:
+    def _gathered(self, work: Round) -> bool:
         """Whether it is time to run what is ready; the timed cores build nothing from then on until all of it has."""
         if work.together:
             return bool(work.ready) and not work.waiting and not any(b.busy for b in self._builders)
@@ -338,12 +306,12 @@ class LocalMeasurer:
         return self._caser.busy and self._caser.timed
 
     # -- conversations ------------------------------------------------------------------------------------------------
-    def _build(self, work: _Round, index: int) -> Conversation:
+    def _build(self, work: Round, index: int) -> Conversation:
         timeout = self.options.build_timeout
         return building(work.number, index, work.configs[index], timeout, work.ready.append, work.finish)
 
-    def _build_untuned(self, work: _Round, state: _State) -> Conversation:
-        alone = _Round(work.number, [dict(self.tasks[work.number].space.default)], lambda _i, _m: None)
+    def _build_untuned(self, work: Round, state: State) -> Conversation:
+        alone = Round(work.number, [dict(self.tasks[work.number].space.default)], lambda _i, _m: None)
         try:
             yield from self._build(alone, 0)
         finally:
@@ -352,7 +320,7 @@ class LocalMeasurer:
             elif alone.results:
                 state.broken = _unmeasurable(alone.results[0])
 
-    def _start_case(self, work: _Round, state: _State) -> None:
+    def _start_case(self, work: Round, state: State) -> None:
         needed = case_bytes(self.tasks[work.number], SETS)
         kept = self._cases
         kept.pop(work.number, None)
@@ -366,7 +334,7 @@ class LocalMeasurer:
         self._lanes.end(self._caser)
         self._lanes.begin(self._caser, self._make_case(state), {"task": work.number})
 
-    def _make_case(self, state: _State) -> Conversation:
+    def _make_case(self, state: State) -> Conversation:
         untuned = state.untuned
         assert untuned is not None
         header = {"scratch": untuned.scratch}
@@ -381,7 +349,7 @@ class LocalMeasurer:
         else:
             state.case = str(reply.header.get("how"))
 
-    def _trial(self, work: _Round, state: _State, built: Built) -> Conversation:
+    def _trial(self, work: Round, state: State, built: Built) -> Conversation:
         """Loads a candidate, times it until the machine holds still, drops it."""
         took = 0.0
         begun = False
@@ -422,11 +390,13 @@ class LocalMeasurer:
                 self._bench.require()  # where the device is gone, it is no candidate's fault, and nothing is left to do
             result = Measurement(None, failure=failed[0], message=failed[1])
         assert result is not None
+        if result.seconds is not None:
+            self._kept.add(work.number, result.seconds, built)
         work.finish(built.index, _with_times(result, built.seconds, took))
         if lost is not None:
             raise lost
 
-    def _together(self, work: _Round, state: _State) -> Conversation:
+    def _together(self, work: Round, state: State) -> Conversation:
         """Loads all candidates, then times them in turns."""
         loaded: dict[int, Built] = {}
         current: Built | None = None
@@ -470,7 +440,7 @@ class LocalMeasurer:
                 work.ready.extend(loaded.values())
             raise
 
-    def _begin_runner(self, state: _State) -> Conversation:
+    def _begin_runner(self, state: State) -> Conversation:
         """Makes a new runner ready: the machine's roof, and the untuned candidate as the anchor."""
         if not self._fresh:
             return
@@ -526,7 +496,7 @@ class LocalMeasurer:
         return Request(header, b"", self.options.run_timeout * times, Failure.RUN_TIMEOUT)
 
     # -- judgement ----------------------------------------------------------------------------------------------------
-    def _judge(self, number: int, state: _State, reply: Message, last: bool) -> Measurement | None:
+    def _judge(self, number: int, state: State, reply: Message, last: bool) -> Measurement | None:
         """A reply's measurement; nothing if the machine was restless and there is another chance."""
         timing = as_timing(reply.header.get("samples"))
         steady, scale = self._moved(state, reply)
@@ -540,7 +510,7 @@ class LocalMeasurer:
             state.record = min(state.record, found.seconds)
         return found
 
-    def _moved(self, state: _State, reply: Message) -> tuple[bool, float]:
+    def _moved(self, state: State, reply: Message) -> tuple[bool, float]:
         """What the anchor says; see :meth:`Drift.judge`."""
         before, after = (as_positive(v) for v in as_items(reply.header.get("anchor"), 2))
         assert state.drift is not None
@@ -587,10 +557,6 @@ def _close(lanes: Lanes, zygote: Zygote, owner: int) -> None:
             lanes.close()
         finally:
             zygote.close()
-
-
-def _key(config: Config) -> tuple[tuple[str, object], ...]:
-    return tuple(sorted(config.items()))
 
 
 def _unmeasurable(measurement: Measurement) -> Measurement:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ from mlc.pipeline.layouts import lay_out, parts_of
 from mlc.rewrite.pipeline import passes_for, run_passes
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.conv import worth_halves
+from mlc.targets.cpu.schedules.conv_work import cycles_in_blocks
+from mlc.targets.cpu.schedules.halves import worth_halves
 from mlc.targets.groups.group import Group
 from mlc.targets.x86.record import record_for
 from mlc.targets.x86.target import X86Target
@@ -57,7 +59,8 @@ def convolution(channels: int, filters: int, size: int, taps: int = 1, groups: i
 def test_halves_are_taken_where_they_leave_fewer_lanes_empty(
     machine: Cpu, channels: int, filters: int, groups: int, worth: bool
 ) -> None:
-    assert worth_halves(convolution(channels, filters, 28, groups=groups), machine) == worth
+    g = convolution(channels, filters, 28, groups=groups)
+    assert worth_halves(g, groups, machine, partial(cycles_in_blocks, g)) == worth
 
 
 class Net:
@@ -110,12 +113,21 @@ def joined() -> Graph:
     return n.g.finish([n.conv(ragged, 9), n.conv(mixed, 4)])
 
 
+def phases() -> Graph:
+    """A transposed convolution of ragged channels, and a window over them."""
+    n = Net()
+    x = n.input(32, 5)
+    attrs = {"strides": (2, 2), "pads": (0, 1, 1, 0), "dilations": (1, 1), "groups": 1, "output_shape": (10, 10)}
+    (y,) = n.g.add(get("conv_transpose"), [x, n.constant((32, 12, 3, 3))], attrs)
+    return n.g.finish([n.conv(n.conv(n.add("relu", y), 12, 3, groups=12), 24)])
+
+
 def volumes() -> Graph:
     n = Net(3)
     return n.g.finish([n.conv(n.add("relu", n.conv(n.input(32, 5), 12)), 8)])
 
 
-NETWORKS = {f.__name__: f for f in (residual, windows, joined, volumes)}
+NETWORKS = {f.__name__: f for f in (residual, windows, joined, phases, volumes)}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -146,6 +158,7 @@ def test_windows_and_joins_of_halves_are_in_halves() -> None:
         return [(v.type.shape[1], _in_halves(v, AVX2)) for n in _laid_out(graph, AVX2).nodes for v in n.outputs]
 
     assert made(windows()) == [(12, True), (12, True), (12, True), (12, False), (17, False)]
+    assert made(phases())[:2] == [(12, True), (12, True)]
     # 12 + 12 are whole halves, and 12 + 16 not of one kind
     assert made(joined())[:5] == [(12, True), (12, True), (16, False), (24, True), (28, False)]
 

@@ -77,3 +77,15 @@ def test_finalists_are_loaded_in_three_orders_and_the_fastest_time_counts(monkey
     assert loaded == [[0, 1, 2, 3], [2, 1, 0], [2, 0]]
     assert known == [False, True, True]  # results are compared before they are timed the first time, and after each
     assert [m.seconds for m in found] == [0.5, None, 1.0, None]
+
+
+def test_what_was_built_is_not_built_again_for_a_decision() -> None:
+    target = X86Target.from_options({})
+    task = task_of(product(), target)
+    default = dict(task.space.default)
+    configs = [default, *({**default, "rows": rows, "vectors": 1} for rows in (1, 2, 3))]
+    with LocalMeasurer([task], target, threads=1, compile_options=OPTIONS, rng=np.random.default_rng(0)) as measurer:
+        first = measurer.measure(0, configs)
+        again = measurer.compare(0, configs[::-1])[::-1]
+    assert all(m.seconds is not None for m in (*first, *again))
+    assert [m.build_seconds for m in first[1:]] == [m.build_seconds for m in again[1:]]

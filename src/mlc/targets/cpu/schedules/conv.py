@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from mlc.ir import te
 from mlc.ir.expr import Load
 from mlc.ir.index import Var, as_index, substitute
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.site import Site
-from mlc.ir.types import f32
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import assumed, pinned
@@ -56,6 +56,7 @@ from mlc.targets.cpu.schedules.conv_work import (
     terms_of,
     work_of,
 )
+from mlc.targets.cpu.schedules.halves import worth_halves
 from mlc.targets.cpu.schedules.tile import ask_tile
 from mlc.targets.cpu.schedules.tiled import tiled_loops
 from mlc.targets.groups.borders import without_border
@@ -78,7 +79,6 @@ from mlc.targets.groups.tiling import blocks_of_filters
 
 SINGLES = 4  # groups from which on sums over single channels are faster than zeros between them, where no VNNI is
 WORTH_BLOCKS = 0.95  # part of the cycles that blocks may take at most, conversions included
-WORTH_HALVES = 0.94  # part of the cycles of whole vectors that halves may take at most
 WORTH_APART = 0.96  # part of the cycles that reading pixels where they lie may take at most of those with a copy
 PICKED = 0.5  # cycles an element of that copy
 PACKING = 4.0  # times that packing takes longer than to read what is packed
@@ -406,7 +406,8 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     if between_plain and role.groups == 1 and not _worth_blocks(g, target):
         return in_layout(g, site, None, target.lanes, {k: plain_weight_layout(g, target)})
     if may_be_blocked(g, target):
-        target = target.in_half_vectors() if worth_halves(g, target) else target
+        if worth_halves(g, role.groups, target, partial(cycles_in_blocks, g)):
+            target = target.in_half_vectors()
         at = input_at(g, role.data)
         in_rows = at is not None and _takes_rows(g, site.inputs[at].layout, target)
         plan = plan_conv(g, target, apart=in_rows and _ask_apart(g, target))
@@ -464,21 +465,6 @@ def _worth_packing(g: Group, site: Site, target: Cpu) -> bool:
     by_rows = rows * plain.cycles(plain_tile(g, target), target)
     worth = WORTH_BLOCKS if role.single_pixels else 1.0
     return cycles_in_blocks(g, target) + PACKING * moved / bandwidth(moved, target) < worth * by_rows
-
-
-def worth_halves(g: Group, target: Cpu) -> bool:
-    """Whether blocks of half a vector leave fewer lanes empty, and a convolution is expected to be faster for it.
-
-    A search over layouts has found that (ALT, figure 9, on a Zen 4: 24 channels 1.29 times as fast).
-    """
-    role, anchor = g.role, g.anchor
-    assert isinstance(role, Convolution)
-    assert anchor is not None
-    floats = role.data.dtype is f32 and role.weights.dtype is f32
-    ragged = 0 < anchor.shape[1] % target.lanes <= target.lanes // 2 and size_of(anchor.shape) > 0
-    if not target.halves or role.groups > 1 or not floats or not ragged:
-        return False
-    return cycles_in_blocks(g, target.in_half_vectors()) < WORTH_HALVES * cycles_in_blocks(g, target)
 
 
 def _by_matrices(g: Group, target: Cpu) -> MatrixConv | None:

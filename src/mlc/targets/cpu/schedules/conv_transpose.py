@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from mlc.ir import te
@@ -24,6 +25,7 @@ from mlc.targets.cpu.cost import Product, Tile, all_tiles, bandwidth, fits_regis
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_terms import AHEAD, MOST_WRITTEN
 from mlc.targets.cpu.schedules.conv_tile import WORTH_BORDER, conv_tile
+from mlc.targets.cpu.schedules.halves import worth_halves
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
 from mlc.targets.groups.borders import share_inside, without_border
@@ -60,14 +62,26 @@ def _role(g: Group) -> PhasedConvolution:
     return g.role
 
 
-def _chosen_tile(g: Group, target: Cpu) -> Tile:
-    """The register tile of a sum over channels and taps, positions of one phase × vectors of output channels."""
+def _product(g: Group, target: Cpu) -> Product:
+    """One phase of a sum over channels and taps, as the cost model knows it."""
     anchor = g.anchor
     assert anchor is not None
     columns = -(-anchor.shape[1] // target.lanes)
     *rows, width = anchor.shape[2 + len(_role(g).strides) :]
     depth = size_of([a.hi + 1 for a in anchor.reduce_axes])
-    product = Product(width, columns, depth, repeats=size_of(rows), whole=True)
+    return Product(width, columns, depth, repeats=size_of(rows), whole=True)
+
+
+def _cycles(g: Group, target: Cpu) -> float:
+    product = _product(g, target)
+    return product.cycles(conv_tile(product, target), target)
+
+
+def _chosen_tile(g: Group, target: Cpu) -> Tile:
+    """The register tile of a sum over channels and taps, positions of one phase × vectors of output channels."""
+    anchor = g.anchor
+    assert anchor is not None
+    product, width = _product(g, target), anchor.shape[-1]
     default = conv_tile(product, target)
     if (anchor.reduce_axes[0].hi + 1) % target.lanes:  # not chunk after chunk, so every tile reads all of its weights
         default = _tile_of_streams(product, default, target)
@@ -75,7 +89,7 @@ def _chosen_tile(g: Group, target: Cpu) -> Tile:
         # too few sums, for weights that seem to come from afar for each tile, but do not chunk after chunk (measured on
         # Zen 5, 1024 channels of 4 x 4 pixels: 4 x 4 in 0.86 of the time of 4 x 2)
         default = conv_tile(replace(product, cut=True), target)
-    few = sorted({default.vectors, *(k for k in divisors(columns) if k <= target.registers // 2)})
+    few = sorted({default.vectors, *(k for k in divisors(product.columns) if k <= target.registers // 2)})
     return ask_tile(g.knobs, default, range(1, min(width, target.registers - 2) + 1), few, target)
 
 
@@ -555,6 +569,8 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     k = constant_at(g, site, role.weights)
     if k is None or role.groups > 1 or g.outputs[0].shape[1] < MIN_BLOCKED:
         return row_major(g, site, target)
+    if worth_halves(g, role.groups, target, partial(_cycles, g)):
+        target = target.in_half_vectors()
     return in_blocks(g, site, target.lanes, {k: transposed_weight_layout(g, target)})
 
 
