@@ -107,6 +107,9 @@ def _summary(rows: Sequence[Row]) -> list[str]:
     text = f"Geometric mean of {len(ratios)}: {geometric_mean(ratios):.3f}"
     lines = [f"{text}; least {min(ratios):.2f}, most {max(ratios):.2f}.", "", f"By operator: {', '.join(by_operator)}."]
     lines += [line for whole in (False, True) for line in ("", _near(rows, whole=whole))]
+    core, vectors = (_most(rows, whole=whole) for whole in (False, True))
+    lines += ["", f"At their limits all rows would be {core:.3f} times as fast as by loops alone, at those in whole "
+              f"vectors {vectors:.3f}: no search can find more."]  # fmt: skip
     beside = [r["case"] for r in rows if not r.get("alone")]
     if beside:
         lines += ["", f"Compared on a core of its own, beside other work: {', '.join(beside)}."]
@@ -145,6 +148,11 @@ def _near(rows: Sequence[Row], *, whole: bool) -> str:
     if below:
         text += f"; geometric mean of the other {len(below)}: {geometric_mean(below):.3f}"
     return f"{text}."
+
+
+def _most(rows: Sequence[Row], *, whole: bool) -> float:
+    """What rows at their limit would gain over loops alone, in the mean."""
+    return geometric_mean([max(1.0, 1 / shares(r, [r["seconds"]["ALT-OL"]], whole=whole)[0]) for r in rows])
 
 
 def findings(rows: Sequence[Row]) -> list[Row]:

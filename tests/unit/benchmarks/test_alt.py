@@ -64,6 +64,7 @@ def test_the_page_has_means_limits_and_findings() -> None:
     assert "By operator: C2D 1.00, GMM 1.68." in text
     assert "reach 85% of the limit or more in 1 rows (GMM-10); geometric mean of the other 3: 1.414." in text
     assert "the limit in whole vectors or more in 1 rows (GMM-10); geometric mean of the other 3: 1.414." in text
+    assert "At their limits all rows would be" in text
     assert "Trials a second of the joint search, times those of loops only: 1.50 of 4." in text
     assert "Joint over the best of the engines: 2.93 of 4, and 2.93 of the 4 where that takes 0.1 ms" in text
     assert [r["case"] for r in findings(rows)] == ["GMM-0", "C2D-0"]

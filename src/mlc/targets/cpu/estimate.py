@@ -134,13 +134,19 @@ class _Straight:
     def _vectors(self, dtype: DType, lanes: int) -> float:
         return max(1.0, lanes / self.record.lanes_of(dtype)) if lanes > 1 else 1.0
 
+    def _part(self, dtype: DType, lanes: int) -> float:
+        """Of the time of a whole vector that one of so many lanes takes, where that is computed in two halves."""
+        return 0.5 if self.record.halves and 2 * lanes <= self.record.lanes_of(dtype) else 1.0
+
     def _transfers(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> float:
         """Vectors or, where neighbours in a vector are none in memory, elements of an access."""
         if lane is None:
             return 1.0
         apart = weighted(indices, buffer.strides()).coefficient(lane)
         lanes = lane.hi - lane.lo + 1
-        return 1.0 if apart == 0 else self._vectors(buffer.dtype, lanes) if apart == 1 else float(lanes)
+        if apart not in (0, 1):
+            return float(lanes)
+        return self._part(buffer.dtype, lanes) * (self._vectors(buffer.dtype, lanes) if apart else 1.0)
 
     def _store(self, s: loop.Store) -> None:
         lanes = 1 if s.lane is None else s.lane.hi - s.lane.lo + 1
@@ -150,14 +156,15 @@ class _Straight:
                 self._load(part.source, part.indices, s.lane)
                 adds_to_itself = adds_to_itself or part.source is s.buffer
                 continue
-            amount = self._vectors(part.dtype, lanes)
+            amount, share = self._vectors(part.dtype, lanes), self._part(part.dtype, lanes)
             if isinstance(part, Binary):
                 fused = part.op in ("add", "sub") and any(
                     isinstance(x, Binary) and x.op == "mul" for x in (part.a, part.b)
                 )
-                self._compute(0.0 if fused else amount * (self.record.fma_operations if part.op == "mul" else 1))
+                each = self.record.fma_operations if part.op == "mul" else 1
+                self._compute(0.0 if fused else amount * each, share)
             elif isinstance(part, Call):
-                self._compute(amount * _OPERATIONS.get(part.fn, 1))
+                self._compute(amount * _OPERATIONS.get(part.fn, 1), share)
             elif isinstance(part, (Cast, Select)):
                 self.instructions += amount
         if s.buffer.scope != "register":
@@ -167,8 +174,8 @@ class _Straight:
         elif adds_to_itself:
             self.chains[id(s.buffer), s.indices] += 1
 
-    def _compute(self, operations: float) -> None:
-        self.multiply_adds += operations
+    def _compute(self, operations: float, share: float = 1.0) -> None:
+        self.multiply_adds += operations * share
         self.instructions += operations
 
     def _load(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None, times: int = 1) -> None:

@@ -56,7 +56,7 @@ from mlc.targets.cpu.schedules.conv_work import (
     terms_of,
     work_of,
 )
-from mlc.targets.cpu.schedules.halves import worth_halves
+from mlc.targets.cpu.schedules.halves import halved, worth_halves
 from mlc.targets.cpu.schedules.tile import ask_tile
 from mlc.targets.cpu.schedules.tiled import tiled_loops
 from mlc.targets.groups.borders import without_border
@@ -405,9 +405,8 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     between_plain = terms == 1 and site.row_major and all(t.layout is None for t in site.inputs) and role.single_pixels
     if between_plain and role.groups == 1 and not _worth_blocks(g, target):
         return in_layout(g, site, None, target.lanes, {k: plain_weight_layout(g, target)})
-    if may_be_blocked(g, target):
-        if worth_halves(g, role.groups, target, partial(cycles_in_blocks, g)):
-            target = target.in_half_vectors()
+    if (machine := _machine_of_blocks(g, target)) is not None:
+        target = machine
         at = input_at(g, role.data)
         in_rows = at is not None and _takes_rows(g, site.inputs[at].layout, target)
         plan = plan_conv(g, target, apart=in_rows and _ask_apart(g, target))
@@ -419,6 +418,21 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
         return in_filters(g, site, k, block)
     packed = {k: plain_weight_layout(g, target)} if role.groups > 1 else {}
     return in_layout(g, site, None, target.lanes, packed)
+
+
+def _machine_of_blocks(g: Group, target: Cpu) -> Cpu | None:
+    """The processor as blocks of channels know it, which may be of half vectors; nothing where there can be no blocks.
+
+    Groups that are whole blocks of halves only are always faster so than in rows or blocks of their filters (measured
+    on Zen 4, with 8 channels 1.02 to 1.1 times, with 24 1.03 to 1.3; with 72 filters, 5 x 5 taps, 1.3).
+    """
+    role = g.role
+    assert isinstance(role, Convolution)
+    if may_be_blocked(g, target):
+        worth = role.groups == 1 and worth_halves(g, target, partial(cycles_in_blocks, g))
+        return target.in_half_vectors() if worth else target
+    half = halved(g, target)
+    return half if half is not None and may_be_blocked(g, half) else None
 
 
 def _packed(shape: Sequence[int], plan: ConvPlan, target: Cpu, dot: Dot | None) -> Layout:

@@ -569,7 +569,7 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     k = constant_at(g, site, role.weights)
     if k is None or role.groups > 1 or g.outputs[0].shape[1] < MIN_BLOCKED:
         return row_major(g, site, target)
-    if worth_halves(g, role.groups, target, partial(_cycles, g)):
+    if worth_halves(g, target, partial(_cycles, g)):
         target = target.in_half_vectors()
     return in_blocks(g, site, target.lanes, {k: transposed_weight_layout(g, target)})
 

@@ -1,7 +1,8 @@
 """Half vectors, on processors that multiply a vector in two halves: channels that leave half of a vector empty.
 
 Convolutions make blocks of half a vector where these leave fewer lanes empty and that pays. A search over layouts has
-found that (ALT, figure 9, on a Zen 4: 24 channels 1.29 times as fast). What follows them element by element, or slides
+found that (ALT, figure 9, on a Zen 4: 24 channels 1.29 times as fast). So do groups of channels that are whole blocks
+of halves, and of no whole vectors. What follows them element by element, or slides
 a window over their channels, is in half vectors, too, so that no vector is put together of two blocks.
 """
 
@@ -21,21 +22,23 @@ from mlc.targets.groups.tiling import is_tiled
 WORTH_HALVES = 0.94  # part of the cycles of whole vectors that halves may take at most
 
 
-def worth_halves(g: Group, groups: int, target: Cpu, cycles: Callable[[Cpu], float]) -> bool:
-    """Whether the result of a convolution comes in blocks of half vectors.
+def halved(g: Group, target: Cpu) -> Cpu | None:
+    """The processor as a sum of products in half vectors knows it; nothing where there are none."""
+    return target.in_half_vectors() if _may_be_halved(g, target) and all(t.dtype is f32 for t in g.inputs) else None
+
+
+def worth_halves(g: Group, target: Cpu, cycles: Callable[[Cpu], float]) -> bool:
+    """Whether the channels of a convolution's result come in blocks of half vectors, which may be whole ones as well.
 
     Args:
-        g: the convolution, logical.
-        groups: of its channels.
+        g: the convolution, logical, of one group of channels.
         target: the processor.
         cycles: that it is expected to take on a processor, in blocks of its vectors.
     """
-    if not _may_be_halved(g, target) or groups > 1 or any(t.dtype is not f32 for t in g.inputs):
+    half, shape = halved(g, target), g.outputs[0].shape
+    if half is None or not 0 < shape[1] % target.lanes <= half.lanes or size_of(shape) == 0:
         return False
-    shape = g.outputs[0].shape
-    if not 0 < shape[1] % target.lanes <= target.lanes // 2 or size_of(shape) == 0:
-        return False
-    return cycles(target.in_half_vectors()) < WORTH_HALVES * cycles(target)
+    return cycles(half) < WORTH_HALVES * cycles(target)
 
 
 def has_halves(g: Group, target: Cpu) -> bool:

@@ -196,8 +196,9 @@ def _priced(
         lanes, broadcast, read = min(target.lanes, space[-1]), vectors * panels * held, prod(rows)
         extents = [*space[:-1], -(-space[-1] // target.lanes), channels]
         scattered, lines = shape.apart > 1, SPLIT if lanes < target.lanes else ACROSS
-    step = step_cycles(broadcast, read, target)
-    step = max(step, (broadcast + read * lines) / target.loads)
+    of = target.in_half_vectors() if target.halves and 2 * lanes <= target.lanes else target
+    step = step_cycles(broadcast, read, of)
+    step = max(step, (broadcast + read * lines) / of.loads)
     if scattered:
         step += lanes * SCALAR * read
     if shape.own:  # every sum has data and a weight of its own
