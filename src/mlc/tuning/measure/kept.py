@@ -37,11 +37,10 @@ class Kept:
         self._bytes += len(built.obj)
         if len(some) > EACH:
             self._drop(task, max(some, key=lambda key: some[key][0]))
-        while self._bytes > BYTES:  # those of the task that was first, which has most others before its turn
-            first = next(iter(self._found))
-            for key in list(self._found[first]):
-                self._drop(first, key)
-            del self._found[first]
+        while self._bytes > BYTES:  # others were decided first, or will have most of their trials after this one
+            other = next((k for k, held in self._found.items() if held and k != task), task)
+            held = self._found[other]
+            self._drop(other, max(held, key=lambda key: held[key][0]))
 
     def find(self, task: int, config: Config) -> Built | None:
         """A candidate that is still kept."""

@@ -390,7 +390,7 @@ class LocalMeasurer:
                 self._bench.require()  # where the device is gone, it is no candidate's fault, and nothing is left to do
             result = Measurement(None, failure=failed[0], message=failed[1])
         assert result is not None
-        if result.seconds is not None:
+        if work.kept and result.seconds is not None:
             self._kept.add(work.number, result.seconds, built)
         work.finish(built.index, _with_times(result, built.seconds, took))
         if lost is not None:

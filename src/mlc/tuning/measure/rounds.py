@@ -38,6 +38,7 @@ class Round:
     configs: Sequence[Config]
     done: Done
     together: bool = False
+    kept: bool = False  # whether what is fastest is kept for a decision
     known: bool = False  # whether all have been loaded and checked before
     running: bool = False  # whether what is ready is being run, until there is no more
     waiting: deque[int] = field(default_factory=deque)
@@ -59,4 +60,4 @@ def faster(first: Measurement, second: Measurement) -> Measurement:
 
 def round_of(number: int, configs: Sequence[Config], done: Done, *, together: bool = False) -> Round:
     """One whose candidates have all to be built."""
-    return Round(number, configs, done, together, waiting=deque(range(len(configs))))
+    return Round(number, configs, done, together, kept=not together, waiting=deque(range(len(configs))))

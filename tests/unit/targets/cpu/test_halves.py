@@ -25,6 +25,7 @@ from mlc.targets.cpu.schedules.halves import worth_halves
 from mlc.targets.groups.group import Group
 from mlc.targets.x86.record import record_for
 from mlc.targets.x86.target import X86Target
+from mlc.tuning.task import candidate, tasks_of
 from mlc.tuning.whole import build_module
 
 OPTIONS = CompileOptions("halves", "onnx", "0" * 64)
@@ -78,6 +79,12 @@ class Net:
         (y,) = self.g.add(get("conv"), [x, w], {**spread, "pads": (taps // 2,) * 2 * self.rank})
         return y
 
+    def transposed(self, x: Value, filters: int) -> Value:
+        _, channels, *space = x.type.shape
+        attrs = {"strides": (2, 2), "pads": (0, 1, 1, 0), "dilations": (1, 1), "groups": 1}
+        w, shape = self.constant((channels, filters, 3, 3)), tuple(2 * n for n in space)
+        return self.add("conv_transpose", x, w, **attrs, output_shape=shape)
+
     def add(self, name: str, *values: Value, **attrs: object) -> Value:
         (y,) = self.g.add(get(name), list(values), attrs)
         return y
@@ -113,10 +120,8 @@ def joined() -> Graph:
 def phases() -> Graph:
     """A transposed convolution of ragged channels, and a window over them."""
     n = Net()
-    x = n.input(32, 5)
-    attrs = {"strides": (2, 2), "pads": (0, 1, 1, 0), "dilations": (1, 1), "groups": 1, "output_shape": (10, 10)}
-    (y,) = n.g.add(get("conv_transpose"), [x, n.constant((32, 12, 3, 3))], attrs)
-    return n.g.finish([n.conv(n.conv(n.add("relu", y), 12, 3, groups=12), 24)])
+    y = n.add("relu", n.transposed(n.input(32, 5), 12))
+    return n.g.finish([n.conv(n.conv(y, 12, 3, groups=12), 24)])
 
 
 def groups() -> Graph:
@@ -166,6 +171,30 @@ def test_windows_and_joins_of_halves_are_in_halves() -> None:
     assert made(groups())[1:3] == [(36, True), (48, True)]
     # 12 + 12 are whole halves, and 12 + 16 not of one kind
     assert made(joined())[:5] == [(12, True), (12, True), (16, False), (24, True), (28, False)]
+
+
+def _between(channels: int, filters: int, size: int, groups: int = 1, taps: int = 1) -> Graph:
+    """A convolution between two row-major tensors."""
+    n = Net()
+    return n.g.finish([n.conv(n.input(channels, size), filters, taps, groups=groups)])
+
+
+@pytest.mark.parametrize("graph", [_between(64, 72, 7), _between(12, 24, 5, 3, 3), _between(36, 72, 7, 3, 3)])
+def test_layouts_are_chosen_alike_when_they_are_known(graph: Graph) -> None:
+    """A tuner asks for layouts once more where a group has some."""
+    target = X86Target(ZEN4, native=False)
+    for task in tasks_of(graph, target, OPTIONS, Observer()):
+        node = candidate(task, target, task.space.default)
+        assert [v.type.layout for v in node.inputs] == [v.type.layout for v in task.node.inputs]
+        target.kernel(node, "k")
+
+
+def test_templates_that_are_asked_for_know_whole_vectors() -> None:
+    n = Net()
+    graph = n.g.finish([n.conv(n.transposed(n.input(32, 9), 24), 24, 3, groups=24)])
+    target = X86Target(ZEN4, native=False)
+    for task in tasks_of(graph, target, OPTIONS, Observer(), template="master"):
+        target.kernel(candidate(task, target, task.space.default), "k")
 
 
 def test_a_half_has_as_many_lanes_a_cycle() -> None:

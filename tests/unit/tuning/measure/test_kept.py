@@ -30,12 +30,16 @@ def test_a_candidate_is_kept_once() -> None:
     assert some.find(0, {"n": 7}) is not None
 
 
-def test_the_first_task_is_forgotten_where_there_is_no_room(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_others_are_forgotten_first_where_there_is_no_room(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(kept, "BYTES", 100)
     some = Kept()
-    some.add(0, 1.0, _built(0, 60))
-    some.add(1, 1.0, _built(1, 60))
+    some.add(0, 1.0, _built(0, 40))
+    some.add(0, 2.0, _built(1, 40))
+    some.add(1, 3.0, _built(2, 50))
+    assert [some.find(0, {"n": n}) is not None for n in (0, 1)] == [True, False]  # the slower one goes
+    assert some.find(1, {"n": 2}) is not None
+    some.add(1, 1.0, _built(3, 90))
     assert some.find(0, {"n": 0}) is None
-    assert some.find(1, {"n": 1}) is not None
-    some.add(1, 1.0, _built(2, 101))  # one that has no room at all
-    assert some.find(1, {"n": 2}) is None
+    assert [some.find(1, {"n": n}) is not None for n in (2, 3)] == [False, True]
+    some.add(1, 0.5, _built(4, 101))  # has no room at all
+    assert all(some.find(1, {"n": n}) is None for n in (2, 3, 4))

@@ -51,9 +51,10 @@ from mlc.targets.cpu.schedules.conv_work import (
     border_in,
     cycles_in_blocks,
     dot_of_conv,
+    may_be_blocked,
     product_of,
-    shapes_of,
     terms_of,
+    whole_groups,
     work_of,
 )
 from mlc.targets.cpu.schedules.halves import halved, worth_halves
@@ -346,25 +347,6 @@ def plan_conv(g: Group, target: Cpu, *, apart: bool = False) -> ConvPlan:
     )  # fmt: skip
 
 
-def may_be_blocked(g: Group, target: Cpu) -> bool:
-    """Whether a convolution can have outputs in blocks of channels: groups must consist of whole blocks."""
-    role = g.role
-    assert isinstance(role, Convolution)
-    assert g.anchor is not None
-    x, y = shapes_of(role, g.anchor)
-    return may_have_blocks(role.groups, x[1], y[1], target, dot_of_conv(g, target))
-
-
-def may_have_blocks(groups: int, channels: int, filters: int, target: Cpu, dot: Dot | None) -> bool:
-    """The same for groups of so many input and output channels each."""
-    return filters >= MIN_BLOCKED and (groups == 1 or whole_groups(channels, filters, target, dot))
-
-
-def whole_groups(channels: int, filters: int, target: Cpu, dot: Dot | None) -> bool:
-    """Whether groups of so many input and output channels are read in whole instructions, and are whole blocks."""
-    return channels % (target.lanes if dot is None else dot.terms) == 0 and filters % target.lanes == 0
-
-
 def dense_algorithm(x: Sequence[int], w: Sequence[int], groups: int, target: Cpu) -> Algorithm:
     """How a convolution of integers is computed whose groups are no whole blocks.
 
@@ -392,7 +374,7 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     """Blocks of channels, where these are enough and the weights can be packed.
 
     Convolutions of single pixels between two row-major tensors keep to these where blocks would not be worth a
-    conversion each way; so do groups that are no whole blocks.
+    conversion each way; so do groups that are no whole blocks, of half vectors neither.
     """
     role = g.role
     assert isinstance(role, Convolution)

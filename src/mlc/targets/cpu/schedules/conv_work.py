@@ -10,6 +10,7 @@ from mlc.targets.cpu.schedules.conv_runs import may_run, runs_pay, terms_of_run
 from mlc.targets.cpu.schedules.conv_tile import BYTES, Border, conv_cycles, conv_product, conv_tile
 from mlc.targets.groups.borders import columns_inside, share_inside
 from mlc.targets.groups.group import Group, border_of, size_of
+from mlc.targets.groups.layouts import MIN_BLOCKED
 from mlc.targets.groups.pixels import skips_pixels
 from mlc.targets.groups.roles import Convolution
 
@@ -152,3 +153,22 @@ def cycles_in_blocks(g: Group, target: Cpu) -> float:
     """Cycles of a convolution in blocks of channels, over an input without margins."""
     flat = is_flat(g, target, margins=False)
     return conv_cycles(product_of(g, flat, target), target, border_in(g, flat, target))
+
+
+def may_be_blocked(g: Group, target: Cpu) -> bool:
+    """Whether a convolution can have outputs in blocks of channels: groups must consist of whole blocks."""
+    role = g.role
+    assert isinstance(role, Convolution)
+    assert g.anchor is not None
+    x, y = shapes_of(role, g.anchor)
+    return may_have_blocks(role.groups, x[1], y[1], target, dot_of_conv(g, target))
+
+
+def may_have_blocks(groups: int, channels: int, filters: int, target: Cpu, dot: Dot | None) -> bool:
+    """The same for groups of so many input and output channels each."""
+    return filters >= MIN_BLOCKED and (groups == 1 or whole_groups(channels, filters, target, dot))
+
+
+def whole_groups(channels: int, filters: int, target: Cpu, dot: Dot | None) -> bool:
+    """Whether groups of so many input and output channels are read in whole instructions, and are whole blocks."""
+    return channels % (target.lanes if dot is None else dot.terms) == 0 and filters % target.lanes == 0

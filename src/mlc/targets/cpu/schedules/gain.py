@@ -9,8 +9,8 @@ from mlc.ops.bits import PAIR, Weights, words_of, words_type
 from mlc.ops.winograd import fits
 from mlc.targets.cpu.cost import Product, best_tile
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.conv import may_have_blocks
 from mlc.targets.cpu.schedules.conv_tile import conv_product, conv_tile
+from mlc.targets.cpu.schedules.conv_work import may_have_blocks
 from mlc.targets.cpu.schedules.winograd import WORTH_TRANSFORMS, winograd_cycles
 from mlc.targets.groups.group import size_of
 

@@ -2,8 +2,8 @@
 
 Convolutions make blocks of half a vector where these leave fewer lanes empty and that pays. A search over layouts has
 found that (ALT, figure 9, on a Zen 4: 24 channels 1.29 times as fast). So do groups of channels that are whole blocks
-of halves, and of no whole vectors. What follows them element by element, or slides
-a window over their channels, is in half vectors, too, so that no vector is put together of two blocks.
+of halves, and of no whole vectors. What follows them element by element, or slides a window over their channels, is in
+half vectors, too, so that no vector is put together of two blocks.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from mlc.ir import te
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.site import Site
 from mlc.ir.types import f32
+from mlc.lower.knobs import TEMPLATE, USUAL
 from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.conv_work import may_be_blocked
 from mlc.targets.cpu.schedules.window import window_of
 from mlc.targets.groups.group import Group, size_of
+from mlc.targets.groups.roles import Convolution
 from mlc.targets.groups.tiling import is_tiled
 
 WORTH_HALVES = 0.94  # part of the cycles of whole vectors that halves may take at most
@@ -28,7 +31,7 @@ def halved(g: Group, target: Cpu) -> Cpu | None:
 
 
 def worth_halves(g: Group, target: Cpu, cycles: Callable[[Cpu], float]) -> bool:
-    """Whether the channels of a convolution's result come in blocks of half vectors, which may be whole ones as well.
+    """Whether a convolution whose result may lie in blocks of whole vectors as well is faster in blocks of halves.
 
     Args:
         g: the convolution, logical, of one group of channels.
@@ -44,12 +47,17 @@ def worth_halves(g: Group, target: Cpu, cycles: Callable[[Cpu], float]) -> bool:
 def has_halves(g: Group, target: Cpu) -> bool:
     """Whether a group with layouts is computed in half vectors: its result is in blocks of them.
 
-    What has no tensors of other shapes lies the same whatever the blocks are, and is computed in whole vectors.
+    Where all tensors lie alike, whatever the blocks are, neighbours fill whole vectors. Groups of channels that are
+    read in rows, but have their results in blocks that are as long as half a vector, are tiles in whole ones.
     """
     out = g.outputs[0]
-    if not _may_be_halved(g, target) or (not g.reductions and all(t.shape == out.shape for t in g.inputs)):
+    layout = g.layouts.get(out)
+    if layout is None or not _may_be_halved(g, target) or not _in_halves(out, layout, target):
         return False
-    return _in_halves(out, g.layouts.get(out), target)
+    if isinstance(g.role, Convolution):
+        return may_be_blocked(g, target.in_half_vectors())
+    alike = (t.shape == out.shape and t in g.layouts and g.layouts[t].core == layout.core for t in g.inputs)
+    return bool(g.reductions) or not all(alike)
 
 
 def follows_halves(g: Group, site: Site, target: Cpu) -> bool:
@@ -68,8 +76,9 @@ def follows_halves(g: Group, site: Site, target: Cpu) -> bool:
 
 
 def _may_be_halved(g: Group, target: Cpu) -> bool:
-    out = g.outputs[0]
-    return target.halves and out.dtype is f32 and len(out.shape) > 2 and not is_tiled(g.knobs)
+    """Whether half vectors are asked about: not where a configuration names layouts, or a template of its own."""
+    out, named = g.outputs[0], g.knobs.config.get(TEMPLATE, USUAL) != USUAL
+    return target.halves and out.dtype is f32 and len(out.shape) > 2 and not named and not is_tiled(g.knobs)
 
 
 def _in_halves(t: te.Tensor, layout: Layout | None, target: Cpu) -> bool:

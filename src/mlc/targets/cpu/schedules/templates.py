@@ -71,7 +71,7 @@ def choose_layouts(node: Node, site: Site, target: Cpu, knobs: Knobs) -> LayoutC
     if node.op.routine is not None or nothing_to_inherit:
         return LayoutChoice(tuple(None for _ in node.outputs))
     g = group_of(node, knobs)
-    machine = target.in_half_vectors() if follows_halves(g, site, target) else _machine(g, target)
+    machine = target.in_half_vectors() if follows_halves(g, site, target) else _filled(g, target)
     return template_for(g, TEMPLATES, machine, named_templates).layouts(g, site, machine)
 
 
@@ -93,13 +93,12 @@ def schedule_group(node: Node, target: Cpu, knobs: Knobs) -> tuple[Schedule, lis
 
 
 def _machine(g: Group, target: Cpu) -> Cpu:
-    """The processor as a group with layouts knows it.
+    """The processor as a group with layouts knows it: with half vectors where its result lies in blocks of these."""
+    return target.in_half_vectors() if has_halves(g, target) else _filled(g, target)
 
-    It has half vectors where the result lies in blocks of these. What computes in f16 fills vectors with them, where
-    sums may be f16.
-    """
-    if has_halves(g, target):
-        return target.in_half_vectors()
+
+def _filled(g: Group, target: Cpu) -> Cpu:
+    """The processor as a group knows it: what computes in f16 fills its vectors with them, where sums may be f16."""
     made = [t.dtype for op in ([g.anchor] if g.anchor is not None else g.reductions) for t in op.outputs]
     if not target.half_sums or f16 not in (*made, g.outputs[0].dtype):
         return target
