@@ -68,7 +68,7 @@ OPERATORS: dict[str, Callable[[], Graph]] = {
     "pixels apart": partial(convolution, 2, 30, (9, 9), 36, 1, groups=3, stride=2),
     "filters": partial(convolution, 1, 60, (28, 3), 56, 3, groups=4, blocked=True),
     "filters of volumes": partial(convolution, 1, 36, (7, 9, 8), 36, 3, groups=3, stride=2, blocked=True),
-    "phases": partial(convolution, 2, 32, (6, 5), 40, 5, stride=2, transposed=True),
+    "phases": partial(convolution, 2, 32, (6, 5), 48, 5, stride=2, transposed=True),
     "phases of rows": partial(convolution, 2, 19, (40,), 40, 4, stride=2, transposed=True),
     "row-major phases": partial(convolution, 1, 20, (8, 32), 8, 5, stride=2, groups=2, transposed=True),
     "row-major phases of rows": partial(convolution, 1, 12, (64,), 8, 3, stride=2, groups=2, transposed=True),
